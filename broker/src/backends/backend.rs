@@ -7,12 +7,11 @@ pub(in crate::backends) mod links;
 mod rates;
 
 use std::{
-    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 use config::{
     MessageWire,
     spec::{BackendSpec, CatalogAuth, TransportSpec},
@@ -21,11 +20,10 @@ use parking_lot::Mutex;
 use protocol::{
     error::Refusal,
     ids::{BackendId, TenantId},
-    stateless::tool_headers::ParamHeader,
 };
 use rules::{
     catalog::{BackendLists, CatalogMark, OfferTable},
-    limits::{LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
+    limits::TOOLS_METERED_MAX,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +37,7 @@ use super::{
     link::{Era, EraCache, Link, failure::Failure},
     link_lists::OwnListBudget,
     list_refresh::ListRefresh,
+    param_headers::ParamHeaders,
     pins::PinKeeper,
     placeholder::Placeholder,
     policy::Policy,
@@ -87,8 +86,8 @@ pub struct Backend {
     pub stop: CancellationToken,
     /// The eras of MCP that the backend supports, as far as known.
     pub era: EraCache,
-    /// Arguments that its tools want repeated in headers, by tool.
-    param_headers: ArcSwap<HashMap<String, Vec<ParamHeader>>>,
+    /// Arguments that its tools want repeated in headers.
+    pub(super) param_headers: ParamHeaders,
     /// Rules for requests, checked before they are sent.
     pub policy: Arc<Policy>,
     /// Pins of its definitions.
@@ -160,7 +159,7 @@ impl Backend {
             own_list_budget,
             stop: CancellationToken::new(),
             era: EraCache::default(),
-            param_headers: ArcSwap::default(),
+            param_headers: ParamHeaders::default(),
             list_refresh: ListRefresh::default(),
             last_tools_read: tokio::sync::Mutex::default(),
             suspicion: Notify::new(),
@@ -192,24 +191,6 @@ impl Backend {
             control: own.control.unwrap_or(common.control),
             initialize: own.initialize.unwrap_or(common.initialize),
         }
-    }
-
-    /// Returns the arguments that a tool wants repeated in headers (MCP 2026-07-28, Streamable
-    /// HTTP).
-    pub fn param_headers(&self, tool: &str) -> Vec<ParamHeader> {
-        self.param_headers.load().get(tool).cloned().unwrap_or_default()
-    }
-
-    /// Stores the arguments that tools want repeated in headers. `is_all`: other tools want none.
-    pub fn record_param_headers(&self, by_tool: &HashMap<String, Vec<ParamHeader>>, is_all: bool) {
-        self.param_headers.rcu(|known| {
-            let mut next = match is_all || known.len() > LIST_ENTRIES_MAX {
-                true => HashMap::new(),
-                false => HashMap::clone(known),
-            };
-            next.extend(by_tool.clone());
-            next
-        });
     }
 
     /// Requests a refresh of the lists.

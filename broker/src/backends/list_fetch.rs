@@ -133,7 +133,11 @@ fn record_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogE
         }
     });
     by_tool.retain(|_, headers| !headers.is_empty());
-    link.backend.record_param_headers(&by_tool, link.principal.is_none());
+    match &link.principal {
+        None => link.backend.param_headers.replace(by_tool),
+        // The principal may see a part of the tools.
+        Some(_) => link.backend.param_headers.add(&by_tool),
+    }
 }
 
 fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {

@@ -36,6 +36,7 @@ mod list_refresh;
 pub(crate) mod lists_for_tests;
 mod look_alikes;
 mod own_lists;
+mod param_headers;
 pub mod pins;
 pub mod placeholder;
 pub mod policy;

@@ -217,7 +217,7 @@ fn header_map(
         map.insert(HeaderName::from_static(headers::NAME), value);
     }
     if method == Method::ToolsCall {
-        let params = link.backend.param_headers(name);
+        let params = link.backend.param_headers.of(name);
         for argument in mirrored_arguments(&params, arguments) {
             insert_param(&mut map, &argument);
         }
