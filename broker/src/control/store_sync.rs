@@ -147,18 +147,20 @@ impl Control {
         StoredRecords { tenants, backends, policies, documents, issuers }: StoredRecords,
     ) -> Registry {
         let mut next = old.clone();
-        next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
+        sync_tenants(&mut next, old, tenants);
+        self.sync_backends(&mut next, old, backends);
+        self.sync_policies(&mut next, old, policies);
+        let known = next.tenants.clone();
+        let is_tenant = |tenant: &TenantId| known.contains_key(tenant);
+        next.toolsets = synced_documents(&documents, old, is_tenant);
+        next.prompts = synced_documents(&documents, old, is_tenant);
+        self.sync_issuers(&mut next, old, issuers);
+        next
+    }
+
+    /// Replaces the stored backends. The tenants are those of the store by now.
+    fn sync_backends(&self, next: &mut Registry, old: &Registry, backends: Vec<BackendRecord>) {
         next.backends.retain(|_, entry| entry.origin != EntryOrigin::Stored);
-        for record in tenants {
-            if next.tenants.contains_key(&record.tenant) {
-                if record.settings != DECLARED {
-                    tracing::warn!(tenant = %record.tenant, "another replica stored an entry that the configuration file declares: the configuration file has precedence");
-                }
-                continue;
-            }
-            let entry = entry_or_previous(stored_tenant(&record), old.tenants.get(&record.tenant));
-            next.tenants.extend(entry.map(|entry| (record.tenant, entry)));
-        }
         let mut unreadable = UnreadableBackends::new();
         for record in backends {
             let name = (record.tenant.clone(), record.backend.clone());
@@ -180,6 +182,10 @@ impl Control {
         }
         *self.unreadable_backends.lock() = unreadable;
         next.backends.retain(|(tenant, _), _| next.tenants.contains_key(tenant));
+    }
+
+    /// Replaces the stored policies.
+    fn sync_policies(&self, next: &mut Registry, old: &Registry, policies: Vec<PolicyRecord>) {
         next.policies.retain(|_, entry| entry.origin == EntryOrigin::Declared);
         for record in policies {
             if next.policies.contains_key(&record.tenant)
@@ -192,10 +198,9 @@ impl Control {
             let entry = entry_or_equal(entry, old.policies.get(&record.tenant));
             next.policies.insert(record.tenant, entry);
         }
-        let known = next.tenants.clone();
-        let is_tenant = |tenant: &TenantId| known.contains_key(tenant);
-        next.toolsets = synced_documents(&documents, old, is_tenant);
-        next.prompts = synced_documents(&documents, old, is_tenant);
+    }
+
+    fn sync_issuers(&self, next: &mut Registry, old: &Registry, issuers: Vec<TokenIssuerRecord>) {
         next.issuers.clear();
         for record in issuers {
             let Ok(name) = BackendId::parse(&record.issuer) else { continue };
@@ -206,7 +211,21 @@ impl Control {
             let entry = entry_or_previous(self.stored_issuer(&record), old.issuers.get(&key));
             next.issuers.extend(entry.map(|entry| (key, entry)));
         }
-        next
+    }
+}
+
+/// Replaces the stored tenants.
+fn sync_tenants(next: &mut Registry, old: &Registry, tenants: Vec<TenantRecord>) {
+    next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
+    for record in tenants {
+        if next.tenants.contains_key(&record.tenant) {
+            if record.settings != DECLARED {
+                tracing::warn!(tenant = %record.tenant, "another replica stored an entry that the configuration file declares: the configuration file has precedence");
+            }
+            continue;
+        }
+        let entry = entry_or_previous(stored_tenant(&record), old.tenants.get(&record.tenant));
+        next.tenants.extend(entry.map(|entry| (record.tenant, entry)));
     }
 }
 
