@@ -147,7 +147,7 @@ fn recipient(
         return Some(requester.clone());
     }
     if let Some(backend_task) = message.text(message.fields.meta_related_task_id) {
-        return link.requester_by_task(&backend_task).map(as_inbound);
+        return link.tasks.requester(&backend_task).map(as_inbound);
     }
     match &link.scope {
         // Nothing names the owner. A guess could show the message to another user of the tenant.
@@ -374,7 +374,7 @@ fn log_message(
 
 fn task_status(link: &Arc<Link>, message: &Message) {
     let backend_task = message.text(message.fields.task_id);
-    match backend_task.and_then(|backend_task| link.requester_by_task(&backend_task)) {
+    match backend_task.and_then(|backend_task| link.tasks.requester(&backend_task)) {
         Some(run) => run.backend_task_changed(),
         None => link.backend.context.metrics.dropped_notification("task"),
     }

@@ -74,38 +74,6 @@ impl Link {
         }
         self.detach(client);
     }
-
-    /// Sends the notifications about this task of the backend to `requester` from now on.
-    pub fn follow_task(&self, backend_task: &str, requester: Weak<dyn Requester>) {
-        self.lock().backend_tasks.insert(backend_task.to_owned(), requester);
-    }
-
-    /// Ends [`Link::follow_task`], unless another run follows the task by now.
-    pub fn unfollow_task(&self, backend_task: &str, requester: &Weak<dyn Requester>) {
-        let mut users = self.lock();
-        if users.backend_tasks.get(backend_task).is_some_and(|known| known.ptr_eq(requester)) {
-            users.backend_tasks.remove(backend_task);
-        }
-    }
-
-    /// Counts a task of the backend that the link follows for a call, until the returned value is
-    /// dropped.
-    pub fn hold_for_task(self: &Arc<Self>) -> TaskHold {
-        self.lock().tasks_of_calls += 1;
-        TaskHold { link: self.clone() }
-    }
-}
-
-/// A task of the backend that the link follows for a call. No request is pending between two polls.
-#[derive(Debug)]
-pub struct TaskHold {
-    link: Arc<Link>,
-}
-
-impl Drop for TaskHold {
-    fn drop(&mut self) {
-        self.link.lock().tasks_of_calls -= 1;
-    }
 }
 
 /// The use of a link by a task.

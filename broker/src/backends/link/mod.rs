@@ -16,6 +16,7 @@ mod connection_guard;
 mod driver;
 pub mod era;
 pub mod failure;
+mod followed_tasks;
 mod http;
 mod log_level;
 mod malformed_answer;
@@ -60,6 +61,7 @@ pub use self::{
     attachments::LinkHold,
     backend_session::BackendSession,
     era::{Era, EraCache, EraSupport},
+    followed_tasks::FollowedTasks,
     tls_clients::TlsClients,
     users::LinkUser,
 };
@@ -130,6 +132,8 @@ pub struct Link {
     opening: Arc<tokio::sync::Mutex<()>>,
     backoff: Mutex<Backoff>,
     users: Mutex<LinkUsers>,
+    /// Tasks of the backend, which outlive their requests.
+    pub tasks: FollowedTasks,
     /// The log level that the current connection has got. The lock is held while a level is sent, so
     /// that no level overtakes another.
     level_sent: tokio::sync::Mutex<Option<LogLevel>>,
@@ -170,6 +174,7 @@ impl Link {
             opening: Arc::default(),
             backoff: Mutex::default(),
             users: Mutex::default(),
+            tasks: FollowedTasks::default(),
             level_sent: tokio::sync::Mutex::default(),
             resumption: Mutex::default(),
             handed_off: AtomicBool::new(false),
@@ -366,12 +371,6 @@ impl Link {
         self.lock().clients.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns whether a task of the backend runs, which the broker polls.
-    pub fn has_backend_tasks(&self) -> bool {
-        let users = self.lock();
-        !users.backend_tasks.is_empty() || users.tasks_of_calls > 0
-    }
-
     /// Returns whether neither a client nor a task uses the link now.
     pub fn is_unused(&self) -> bool {
         self.lock().is_unused()
@@ -380,11 +379,6 @@ impl Link {
     /// Returns whether stateless clients use the link. Their requests are unrelated to each other.
     pub fn has_stateless_clients(&self) -> bool {
         self.clients().iter().any(|client| client.client_era() == Era::Stateless)
-    }
-
-    /// Returns the run that follows this task of the backend.
-    pub fn requester_by_task(&self, backend_task: &str) -> Option<Arc<dyn Requester>> {
-        self.lock().backend_tasks.get(backend_task).and_then(Weak::upgrade)
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkUsers> {

@@ -214,7 +214,7 @@ async fn expired(
     let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };
     loop {
         tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
-        let has_tasks = link.has_backend_tasks();
+        let has_tasks = !link.tasks.is_empty();
         let quiet_for = idle.idle_for(connection, has_tasks || !link.subscriptions.is_empty());
         if limits.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
             && !connection.has_pending()

@@ -1,6 +1,6 @@
 //! The users of a link: clients that subscribe through it, and tasks that run over it.
 
-use std::{collections::HashMap, sync::Weak, time::Instant};
+use std::{sync::Weak, time::Instant};
 
 use protocol::{capabilities::ClientCapabilities, ids::PrincipalId};
 use rules::link_sharing::LinkScope;
@@ -24,10 +24,6 @@ pub(super) struct LinkUsers {
     pub(super) clients: Vec<Weak<dyn LinkClient>>,
     /// Tasks that run over the link. They may outlive the session that created them.
     pub(super) runs: Vec<Weak<dyn Requester>>,
-    /// Tasks of the backend that one of the runs follows, by the backend's own id.
-    pub(super) backend_tasks: HashMap<String, Weak<dyn Requester>>,
-    /// The number of tasks of the backend that the link follows for calls.
-    pub(super) tasks_of_calls: usize,
     /// Set once a user has set a log level. Until then, the backend decides.
     pub(super) has_level: bool,
     /// Set while a sender of the log level waits for its turn. Closed once it has sent the level.

@@ -277,7 +277,7 @@ impl TaskManager {
         let this: Weak<dyn Requester> = run.this.clone();
         for (link, backend_task) in running.backend_tasks {
             if let Some(link) = link.upgrade() {
-                link.unfollow_task(&backend_task, &this);
+                link.tasks.unfollow(&backend_task, &this);
             }
         }
     }
@@ -297,7 +297,7 @@ impl TaskManager {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.backend_tasks.push((Arc::downgrade(link), backend_task.to_owned()));
-        link.follow_task(backend_task, run.this.clone());
+        link.tasks.follow(backend_task, run.this.clone());
     }
 
     // Requests that wait.

@@ -56,7 +56,7 @@ pub(super) async fn created(
     let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
     match requester.created_task(connection, &task).await {
         TaskFollower::Link => {
-            let _counted = link.hold_for_task();
+            let _counted = link.tasks.hold();
             let outcome = follow(link, requester, task).await?;
             unfinished.id = None;
             Ok(outcome)
