@@ -9,15 +9,15 @@
 //! 2. a tenant's sessions
 //! 3. a session's state
 //! 4. a tenant's backends
-//! 5. a backend's status, then its links, or the lists of its principals
-//! 6. a link's users
+//! 5. a backend's health, then its links, or the lists of its principals
+//! 6. a link's users, or the tasks that it follows
 //! 7. a stream's log
 //! 8. a link's subscriptions
 //! 9. a connection's maps and the queue to its wire
 //!
 //! The event log's queue never blocks. A stream adds to it under the lock of its log, so that both
 //! have the same order. A session's `persisted` is an asynchronous lock: it is taken before the
-//! session's state and held over a write. The table of tasks is taken before a task's run, a link's
-//! users and a connection's maps. The cells of a call are locked alone. A value that is dropped
-//! under a guard may lock in its own `Drop`, such as a
-//! question that leaves its connection's map. The maps are therefore last.
+//! session's state and held over a write. The table of tasks is taken before a task's run, the tasks
+//! that a link follows and a connection's maps. The cells of a call are locked alone. A value that
+//! is dropped under a guard may lock in its own `Drop`, such as a question that leaves its
+//! connection's map. The maps are therefore last.

@@ -4,7 +4,7 @@
 //! The layers, from below. A file imports its own layer and those below it:
 //!
 //! 1. `link/connection.rs` with the wires' senders, its pending requests and their requesters.
-//! 2. [`backend`] with its [`link`]: each holds the other.
+//! 2. [`backend`] with its [`link`]: each holds the other. A backend has its links in a `LinkSet`.
 //! 3. [`inbound`] routes what a backend sends.
 //! 4. `link/connection/` sends requests, `link/http/` and `link/stateless/` carry them.
 //! 5. `link/driver.rs` opens a connection over the wire of its backend, restores the state of a lost
