@@ -223,36 +223,11 @@ impl AdminClient {
         body: Option<&Value>,
         condition: Option<(HeaderName, HeaderValue)>,
     ) -> Result<(Value, Option<HeaderValue>), ClientError> {
-        let url = format!("{}/admin/v1/{path}", self.base);
-        let mut request = Request::builder().method(method).uri(&url);
-        if let Some(authorization) = &self.authorization {
-            request = request.header(header::AUTHORIZATION, authorization);
-        }
-        if body.is_some() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
-        }
         let must_be_new =
             condition.as_ref().is_some_and(|(name, _)| *name == header::IF_NONE_MATCH);
-        if let Some((name, value)) = condition {
-            request = request.header(name, value);
-        }
-        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let request = request
-            .body(Full::new(body))
-            .map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
-        let unreachable =
-            |reason: String| ClientError::Unreachable { url: self.base.clone(), reason };
+        let request = self.build_request(method, path, body, condition)?;
         let exchange = async {
-            let response = self.http.send(request).await.map_err(|error| match error {
-                // A server without TLS sends other bytes than a record of TLS.
-                SendError::Tls { reason } if reason.contains("InvalidContentType") => {
-                    ClientError::NoTls { url: self.base.clone() }
-                }
-                SendError::Tls { .. } => {
-                    ClientError::Certificate { url: self.base.clone(), reason: error.to_string() }
-                }
-                _ => unreachable(error.to_string()),
-            })?;
+            let response = self.http.send(request).await.map_err(|error| self.unsent(&error))?;
             let status = response.status();
             let tag = response.headers().get(header::ETAG).cloned();
             let body = read_body(response.into_body(), ANSWER_BYTES_MAX).await;
@@ -278,6 +253,41 @@ impl AdminClient {
         match problem["detail"].as_str() {
             Some(detail) => Err(ClientError::Refused(self.reasons(status, detail, &problem))),
             None => Err(foreign()),
+        }
+    }
+
+    fn build_request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        condition: Option<(HeaderName, HeaderValue)>,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        let url = format!("{}/admin/v1/{path}", self.base);
+        let mut request = Request::builder().method(method).uri(&url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some((name, value)) = condition {
+            request = request.header(name, value);
+        }
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        request.body(Full::new(body)).map_err(|error| ClientError::Usage(format!("{url}: {error}")))
+    }
+
+    /// Returns the error for a request that got no response.
+    fn unsent(&self, error: &SendError) -> ClientError {
+        let url = self.base.clone();
+        match error {
+            // A server without TLS sends other bytes than a record of TLS.
+            SendError::Tls { reason } if reason.contains("InvalidContentType") => {
+                ClientError::NoTls { url }
+            }
+            SendError::Tls { .. } => ClientError::Certificate { url, reason: error.to_string() },
+            _ => ClientError::Unreachable { url, reason: error.to_string() },
         }
     }
 

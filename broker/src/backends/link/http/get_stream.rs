@@ -71,12 +71,7 @@ async fn keep_open(
                 failures = match report_until(read, &mut gaps, link).await {
                     // The backend would send the same event again after the last id.
                     BodyEnd::Broken(failure) if !matches!(failure, Failure::Lost(_)) => {
-                        let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
-                        let lines = &link.backend.resources.fault_lines;
-                        let checked = lines.check(tenant, backend, RepeatedFault::UnreadableEvent);
-                        if let Some(left_out) = checked {
-                            tracing::warn!(%tenant, %backend, left_out, %failure, "the broker cannot read an event of the backend and reopens the stream without the missed events");
-                        }
+                        report_unreadable_event(link, &failure);
                         reading.last_event_id = None;
                         failures + 1
                     }
@@ -99,6 +94,15 @@ async fn keep_open(
         }
         let pause = tokio::time::sleep(pause(failures, reading.retry));
         report_until(pause, &mut gaps, link).await;
+    }
+}
+
+fn report_unreadable_event(link: &Link, failure: &Failure) {
+    let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
+    let lines = &link.backend.resources.fault_lines;
+    let checked = lines.check(tenant, backend, RepeatedFault::UnreadableEvent);
+    if let Some(left_out) = checked {
+        tracing::warn!(%tenant, %backend, left_out, %failure, "the broker cannot read an event of the backend and reopens the stream without the missed events");
     }
 }
 
