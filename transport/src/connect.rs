@@ -22,8 +22,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy,
-    http_client_tls::HttpClientTls, resolver::Resolver, send_error::SendError, socket_options,
+    connect_error::ConnectError, connection_watch::ConnectionWatch, descriptor_reserve,
+    egress::EgressPolicy, http_client_tls::HttpClientTls, resolver::Resolver,
+    send_error::SendError, socket_options, watched_stream::WatchedStream,
 };
 
 /// Head start of one address before the next attempt begins (RFC 8305 recommends 250 ms).
@@ -31,13 +32,15 @@ const ADDRESS_HEAD_START: Duration = Duration::from_millis(250);
 /// Number of addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
 
-pub(crate) type ConnectorStream = MaybeHttpsStream<TokioIo<TcpStream>>;
+pub(crate) type ConnectorStream = MaybeHttpsStream<TokioIo<WatchedStream>>;
 
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) tls: Arc<HttpClientTls>,
     pub(crate) egress: Arc<EgressPolicy>,
     pub(crate) connect_timeout: Duration,
+    /// Watch over the connections with TLS.
+    pub(crate) watch: ConnectionWatch,
 }
 
 impl tower_service::Service<Uri> for Connector {
@@ -62,9 +65,9 @@ impl Connector {
     /// Opens a connection without TLS.
     pub(crate) async fn tcp(&self, uri: &Uri) -> Result<TcpStream, SendError> {
         let host = host_without_brackets(uri.host().unwrap_or_default());
-        let connected =
-            timeout(self.connect_timeout, open(host, uri.port_u16().unwrap_or(80), &self.egress))
-                .await;
+        let port = uri.port_u16().unwrap_or(80);
+        let opening = open(self.watch.resolver(), host, port, &self.egress);
+        let connected = timeout(self.connect_timeout, opening).await;
         connected.unwrap_or(Err(ConnectError::Timeout)).map_err(SendError::from)
     }
 
@@ -73,13 +76,15 @@ impl Connector {
         let host = host_without_brackets(uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
 
-        let tcp = open(host, port, &self.egress).await?;
+        let socket = open(self.watch.resolver(), host, port, &self.egress).await?;
+        let watched = self.watch.add(host, &socket);
+        let socket = WatchedStream { socket, watched };
         if !secure {
-            return Ok(MaybeHttpsStream::Http(TokioIo::new(tcp)));
+            return Ok(MaybeHttpsStream::Http(TokioIo::new(socket)));
         }
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| ConnectError::Tls { reason: format!("{host}: {error}") })?;
-        let stream = TokioIo::new(TokioIo::new(tcp));
+        let stream = TokioIo::new(TokioIo::new(socket));
         let stream = self
             .tls
             .connector()
@@ -110,11 +115,13 @@ pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), ConnectError> 
 /// Opens a TCP connection to the first allowed address of the host that answers, with the socket
 /// options of every wire.
 pub(crate) async fn open(
+    resolver: &Resolver,
     host: &str,
     port: u16,
     egress: &EgressPolicy,
 ) -> Result<TcpStream, ConnectError> {
-    let tcp = race_addresses(allowed_addresses(host, port, egress).await?, connect_one).await?;
+    let addresses = allowed_addresses(resolver, host, port, egress).await?;
+    let tcp = race_addresses(addresses, connect_one).await?;
     socket_options::tune(&tcp);
     Ok(tcp)
 }
@@ -145,11 +152,12 @@ async fn resolved(
 
 /// Resolves the host and returns the addresses that the policy allows, in the order to try.
 pub(crate) async fn allowed_addresses(
+    resolver: &Resolver,
     host: &str,
     port: u16,
     egress: &EgressPolicy,
 ) -> Result<Vec<SocketAddr>, ConnectError> {
-    let found = resolved(Resolver::shared(), host, port).await?;
+    let found = resolved(resolver, host, port).await?;
     let mut allowed = Vec::new();
     let mut denied = None;
     for address in found {

@@ -21,6 +21,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Error as ClientError;
 
 use crate::connect::Connector;
+use crate::connection_watch::ConnectionWatch;
 use crate::framing::ChunksTooLong;
 pub use crate::http_client_config::HttpClientConfig;
 use crate::http_client_tls::HttpClientTls;
@@ -30,7 +31,8 @@ use crate::http1_server::PIECE_BYTES_MAX;
 use crate::https_client::HttpsClient;
 use crate::message_bound::{MessageMemory, WaitRefused};
 use crate::response::HttpResponse;
-use crate::send_error::SendError;
+use crate::send_error::{SendError, was_not_processed};
+use crate::stream_permits::StreamPermit;
 use crate::tls::ClientIdentity;
 use crate::vectored_body::VectoredBody;
 
@@ -77,9 +79,14 @@ impl HttpClient {
         identity: Option<Arc<ClientIdentity>>,
     ) -> Result<Self, TlsSetupError> {
         let connector = Connector {
-            tls: Arc::new(HttpClientTls::new(config.extra_roots.clone(), identity)?),
+            tls: Arc::new(HttpClientTls::new(config.extra_roots.clone(), identity.clone())?),
             egress: config.egress.clone(),
             connect_timeout: config.connect_timeout,
+            watch: ConnectionWatch::new(
+                config.resolver.clone(),
+                config.address_check_interval,
+                identity,
+            ),
         };
         let head_bytes_max = config.head_bytes_max.max(HEAD_BYTES_MIN);
         let secure = HttpsClient::new(config.clone(), connector.clone(), head_bytes_max);
@@ -109,10 +116,10 @@ impl HttpClient {
             return Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))));
         }
         // Boxed because the futures above would otherwise contain space for it.
-        let response =
+        let (response, permit) =
             Box::pin(self.secure.request(request)).await.map_err(|error| classify(&error))?;
         let (head, body) = response.into_parts();
-        Ok(HttpResponse::new(Arc::new(head), ResponseBody(BodyKind::Hyper(body))))
+        Ok(HttpResponse::new(Arc::new(head), ResponseBody(BodyKind::Hyper(body, permit))))
     }
 }
 
@@ -150,14 +157,14 @@ pub struct ResponseBody(BodyKind);
 #[derive(Debug)]
 enum BodyKind {
     Plain(Http1Body),
-    Hyper(Incoming),
+    Hyper(Incoming, StreamPermit),
 }
 
 impl ResponseBody {
     /// Works as [`read_body`], with a single copy if the length was announced.
     pub async fn read_whole(self, bytes_max: usize) -> Result<Bytes, BodyError> {
         match self.0 {
-            BodyKind::Hyper(body) => read_body(body, bytes_max).await,
+            BodyKind::Hyper(body, _permit) => read_body(body, bytes_max).await,
             BodyKind::Plain(body) => match body.exact_bytes().map(usize::try_from) {
                 Some(Ok(bytes)) if bytes <= bytes_max => body
                     .all(bytes)
@@ -180,7 +187,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         match &mut self.0 {
             BodyKind::Plain(body) => Pin::new(body).poll_frame(context),
-            BodyKind::Hyper(body) => {
+            BodyKind::Hyper(body, _) => {
                 Pin::new(body).poll_frame(context).map_err(BodyStreamError::from)
             }
         }
@@ -189,14 +196,14 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             BodyKind::Plain(body) => body.is_end_stream(),
-            BodyKind::Hyper(body) => body.is_end_stream(),
+            BodyKind::Hyper(body, _) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             BodyKind::Plain(body) => body.size_hint(),
-            BodyKind::Hyper(body) => body.size_hint(),
+            BodyKind::Hyper(body, _) => body.size_hint(),
         }
     }
 }
@@ -206,7 +213,25 @@ fn classify(error: &ClientError) -> SendError {
         return cause.clone();
     }
     let reason = innermost_reason(error);
-    if error.is_connect() { SendError::Connect { reason } } else { SendError::Aborted { reason } }
+    if error.is_connect() {
+        SendError::Connect { reason }
+    } else if http2_cause(error).is_some_and(was_not_processed) {
+        SendError::NotSent { reason }
+    } else {
+        SendError::Aborted { reason }
+    }
+}
+
+/// Returns the HTTP/2 error that caused another one.
+fn http2_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a h2::Error> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(of_http2) = error.downcast_ref() {
+            return Some(of_http2);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Returns the text of the innermost error. The outer errors only report that a request failed.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use rustls::pki_types::CertificateDer;
 
-use crate::egress::EgressPolicy;
+use crate::{egress::EgressPolicy, resolver::Resolver};
 
 #[derive(Debug, Clone)]
 pub struct HttpClientConfig {
@@ -15,9 +15,11 @@ pub struct HttpClientConfig {
     pub idle_timeout: Duration,
     /// Unused connections kept for one scheme, host and port.
     pub idle_per_host: usize,
-    /// Age from which a connection gets no further request. The next connection goes to an address
-    /// that the name has then.
-    pub connection_age_max: Duration,
+    /// Maximum time between two lookups for a connection. A connection gets no new request if its
+    /// name has other addresses for a third of this time.
+    pub address_check_interval: Duration,
+    /// Resolver of names. The default is shared by all clients of the process.
+    pub resolver: Resolver,
     /// Certificate authorities trusted in addition to those of the system.
     pub extra_roots: Vec<CertificateDer<'static>>,
     pub egress: Arc<EgressPolicy>,
@@ -31,7 +33,8 @@ impl Default for HttpClientConfig {
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(4),
             idle_per_host: 64,
-            connection_age_max: Duration::from_secs(60 * 60),
+            address_check_interval: Duration::from_secs(45 * 60),
+            resolver: Resolver::shared().clone(),
             extra_roots: Vec::new(),
             egress: Arc::new(EgressPolicy::default()),
             head_bytes_max: 64 * 1024,

@@ -1,26 +1,35 @@
 //! The HTTP library's client for URLs with TLS.
 //!
-//! Used by `http_client`. The library uses a connection for as long as one request follows another,
-//! and HTTP/2 sends all requests to a server over a single one. A name that gets other addresses
-//! would have no effect on them. So this client replaces the library's client, and with it all
-//! connections, at the age of [`HttpClientConfig::connection_age_max`]. Requests and bodies on a
-//! replaced connection continue to their end.
+//! Used by `http_client`. The library sends all requests of a pool to a server over a single HTTP/2
+//! connection. [`crate::stream_permits`] spreads them over several pools.
+//!
+//! The library uses a connection for as long as one request follows another.
+//! [`crate::connection_watch`] retires connections whose name has other addresses. While any is
+//! retired, each request asks the library for its connection. A request over a retired one makes
+//! the library forget it, even if its caller gives up. Requests and bodies on it continue to their
+//! end.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::Request;
+use http::{Extensions, Request, Response};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper_util::{
-    client::legacy::{Client, ResponseFuture},
+    client::legacy::{
+        Client, Error as ClientError, ResponseFuture,
+        connect::{CaptureConnection, capture_connection},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use parking_lot::Mutex;
 
-use crate::{connect::Connector, http_client_config::HttpClientConfig};
+use crate::{
+    connect::Connector,
+    connection_watch::WatchedConnection,
+    http_client_config::HttpClientConfig,
+    stream_permits::{StreamPermit, StreamPermits},
+};
 
 /// Interval between pings on an HTTP/2 connection with open streams, and the time limit for the
 /// answer.
@@ -31,13 +40,12 @@ pub(crate) struct HttpsClient {
     config: Arc<HttpClientConfig>,
     connector: Connector,
     head_bytes_max: usize,
-    current: Mutex<LibraryClient>,
+    permits: StreamPermits,
+    /// The library's clients, each with its own pool.
+    clients: Mutex<Vec<LibraryClient>>,
 }
 
-struct LibraryClient {
-    client: Client<Connector, Full<Bytes>>,
-    made_at: Instant,
-}
+type LibraryClient = Client<Connector, Full<Bytes>>;
 
 impl HttpsClient {
     pub(crate) fn new(
@@ -45,37 +53,61 @@ impl HttpsClient {
         connector: Connector,
         head_bytes_max: usize,
     ) -> Self {
-        let current = Mutex::new(library_client(&config, &connector, head_bytes_max));
-        Self { config, connector, head_bytes_max, current }
+        let (permits, clients) = (StreamPermits::default(), Mutex::default());
+        Self { config, connector, head_bytes_max, permits, clients }
     }
 
-    /// Sends the request and waits for the response's head.
-    pub(crate) fn request(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
-        let mut current = self.current.lock();
-        if current.made_at.elapsed() >= self.config.connection_age_max {
-            *current = library_client(&self.config, &self.connector, self.head_bytes_max);
+    /// Sends the request and waits for the response's head. The permit must live until the end of
+    /// the response.
+    pub(crate) async fn request(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, StreamPermit), ClientError> {
+        let server = request.uri().authority().map_or("", |authority| authority.as_str());
+        let permit = self.permits.take(server);
+        let has_retired = self.connector.watch.has_retired();
+        let _forgets = has_retired.then(|| UsedConnection(capture_connection(&mut request)));
+        Ok((self.send(permit.pool(), request).await?, permit))
+    }
+
+    fn send(&self, pool: usize, request: Request<Full<Bytes>>) -> ResponseFuture {
+        let mut clients = self.clients.lock();
+        while clients.len() <= pool {
+            clients.push(self.library_client());
         }
-        current.client.request(request)
+        clients[pool].request(request)
+    }
+
+    fn library_client(&self) -> LibraryClient {
+        Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(self.config.idle_timeout)
+            .pool_max_idle_per_host(self.config.idle_per_host)
+            // Repeats only a request that was never written, for example on a pooled connection
+            // that had just been closed.
+            .retry_canceled_requests(true)
+            .http1_max_buf_size(self.head_bytes_max)
+            .http2_max_header_list_size(u32::try_from(self.head_bytes_max).unwrap_or(u32::MAX))
+            .http2_keep_alive_interval(Some(HTTP2_PING_INTERVAL))
+            .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
+            .build(self.connector.clone())
     }
 }
 
-fn library_client(
-    config: &HttpClientConfig,
-    connector: &Connector,
-    head_bytes_max: usize,
-) -> LibraryClient {
-    let client = Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(config.idle_timeout)
-        .pool_max_idle_per_host(config.idle_per_host)
-        // Repeats only a request that was never written, for example on a pooled connection
-        // that had just been closed.
-        .retry_canceled_requests(true)
-        .http1_max_buf_size(head_bytes_max)
-        .http2_max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
-        .http2_keep_alive_interval(Some(HTTP2_PING_INTERVAL))
-        .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
-        .build(connector.clone());
-    LibraryClient { client, made_at: Instant::now() }
+/// Connection of a request. Its drop makes the library's pool forget the connection if that is
+/// retired.
+struct UsedConnection(CaptureConnection);
+
+impl Drop for UsedConnection {
+    fn drop(&mut self) {
+        let metadata = self.0.connection_metadata();
+        let Some(connected) = metadata.as_ref() else { return };
+        let mut extras = Extensions::new();
+        connected.get_extras(&mut extras);
+        let watched = extras.get::<Arc<WatchedConnection>>();
+        if watched.is_some_and(|watched| watched.take_retired()) {
+            connected.poison();
+        }
+    }
 }

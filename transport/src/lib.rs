@@ -11,6 +11,7 @@ pub mod child_process;
 mod child_starter;
 mod connect;
 mod connect_error;
+mod connection_watch;
 pub mod descriptor_limit;
 pub mod descriptor_reserve;
 pub mod egress;
@@ -39,10 +40,12 @@ mod send_error;
 pub mod socket_options;
 pub mod stall;
 mod stderr_tail;
+mod stream_permits;
 pub mod tcp;
 pub mod tls;
 pub mod url;
 mod vectored_body;
+mod watched_stream;
 pub mod websocket;
 pub mod write_batching;
 
@@ -61,6 +64,7 @@ pub use http_client::{
 pub use http1_client::BodyStreamError;
 pub use lines::{LineReader, LineWriter};
 pub use peer::{PeerBody, PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
+pub use resolver::Resolver;
 pub use response::HttpResponse;
 pub use send_error::SendError;
 pub use stall::StallGuard;

@@ -1,8 +1,8 @@
 //! Resolves host names for the connections of every wire.
 //!
-//! Called by [`crate::connect`]. The system resolves a name on a thread for blocking work. Such a
-//! lookup does not end when its caller gives up. If the name servers are silent, it takes half a
-//! minute. Invariants:
+//! Called by [`crate::connect`] and [`crate::connection_watch`]. The system resolves a name on a
+//! thread for blocking work. Such a lookup does not end when its caller gives up. If the name
+//! servers are silent, it takes half a minute. Invariants:
 //! - Callers share the lookups of a name. One name occupies at most [`LOOKUPS_PER_NAME_MAX`]
 //!   threads, however many callers wait for it.
 //! - A name whose last lookup was slow occupies no thread of the other names.
@@ -12,7 +12,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
+    fmt, io,
     net::{SocketAddr, ToSocketAddrs as _},
     sync::{Arc, LazyLock},
     time::Duration,
@@ -47,9 +47,9 @@ static SHARED: LazyLock<Resolver> = LazyLock::new(Resolver::of_system);
 type Lookup = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 type Found = Result<Arc<[SocketAddr]>, Arc<str>>;
 
-/// Clones share the lookups.
+/// Resolver of host names. Clones share the lookups.
 #[derive(Clone)]
-pub(crate) struct Resolver(Arc<ResolverInner>);
+pub struct Resolver(Arc<ResolverInner>);
 
 struct ResolverInner {
     lookup: Box<Lookup>,
@@ -78,10 +78,16 @@ struct RunningLookup {
     was_slow: bool,
 }
 
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").finish_non_exhaustive()
+    }
+}
+
 impl Resolver {
     /// Creates a resolver that calls `lookup` for each lookup. The port of its results has no
     /// meaning.
-    pub(crate) fn new(
+    pub fn new(
         lookup: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(ResolverInner {

@@ -2,6 +2,8 @@
 //! [`crate::peer`]. Callers use them to decide whether the other side may have acted on the
 //! request.
 
+use h2::Reason;
+
 use crate::{connect_error::ConnectError, egress::Denied};
 
 /// Reason why a request got no response.
@@ -45,4 +47,11 @@ impl From<ConnectError> for SendError {
             }
         }
     }
+}
+
+/// Returns true if the server reported that it did not process the request (RFC 9113, 6.8 and 8.7).
+pub(crate) fn was_not_processed(error: &h2::Error) -> bool {
+    error.is_remote()
+        && (error.is_go_away() && error.reason() == Some(Reason::NO_ERROR)
+            || error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM))
 }

@@ -22,6 +22,7 @@ use crate::{
     connect_error::ConnectError,
     egress::EgressPolicy,
     lines::{LineReader, LineWriter},
+    resolver::Resolver,
     stall::StallGuard,
     tls::{ClientCertificate, ClientTls},
 };
@@ -44,7 +45,7 @@ pub async fn connect(
 ) -> Result<Stream, ConnectError> {
     let connecting = async {
         let (host, port) = host_and_port(address)?;
-        let tcp = connect::open(host, port, egress).await?;
+        let tcp = connect::open(Resolver::shared(), host, port, egress).await?;
         match tls {
             None => Ok(Stream::Plain(tcp)),
             Some(tls) => tls.secure_tcp(tcp, host).await,

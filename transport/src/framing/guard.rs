@@ -16,11 +16,15 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Buf as _, Bytes};
 use http::header::UPGRADE;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
 
 use super::{
     ChunksTooLong, FramingViolation, VIOLATION_HEADER,
@@ -46,6 +50,14 @@ pub struct FramingGuard<S> {
     /// Rest of the replacement request for a refused request.
     replacement: Bytes,
     head_bytes_max: usize,
+    /// Time for a head, from its first bytes. `None`: the library limits it.
+    head_time_max: Option<Duration>,
+    /// End of this time for an incomplete head.
+    head_deadline: Option<Pin<Box<Sleep>>>,
+    /// True from a head that passed until the library writes.
+    awaits_answer: bool,
+    /// True if the library wrote since the time of the head began.
+    has_written: bool,
     /// Size limit of a chunked body, whose length is not known in advance.
     chunks_bytes_max: u64,
     closing: Option<Linger>,
@@ -80,9 +92,22 @@ impl<S> FramingGuard<S> {
             is_last: false,
             replacement: Bytes::new(),
             head_bytes_max,
+            head_time_max: None,
+            head_deadline: None,
+            awaits_answer: false,
+            has_written: false,
             chunks_bytes_max: chunks_bytes_max as u64,
             closing: None,
         }
+    }
+
+    /// Ends the connection if a head is incomplete for this long after its first bytes. The time
+    /// begins again if the library answers the request before it meanwhile. A connection without a
+    /// request has no such limit.
+    #[must_use]
+    pub fn limit_head_time(mut self, time_max: Duration) -> Self {
+        self.head_time_max = Some(time_max);
+        self
     }
 
     /// Returns the connection and the bytes that were read from it and not passed on.
@@ -169,6 +194,7 @@ impl<S> FramingGuard<S> {
             (framing, is_websocket_upgrade(upgrades.map(|header| header.value)))
         })?;
         (self.checked, self.is_last) = (end, is_last);
+        (self.head_deadline, self.awaits_answer) = (None, true);
         self.next = match framing {
             BodyFraming::Absent | BodyFraming::Length(0) => self.behind_request(),
             BodyFraming::Length(bytes) => GuardState::Body(bytes),
@@ -181,6 +207,25 @@ impl<S> FramingGuard<S> {
 
     fn behind_request(&self) -> GuardState {
         if self.is_last { GuardState::Upgrade } else { GuardState::Head(HeadScanner::default()) }
+    }
+
+    /// Becomes ready with an error when an incomplete head has taken too long. The library also
+    /// reads during an answer, and an error would end that answer.
+    fn poll_head_deadline(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let has_begun = matches!(self.next, GuardState::Head(_)) && !self.read.bytes().is_empty();
+        let Some(time_max) = self.head_time_max.filter(|_| has_begun) else { return Poll::Pending };
+        loop {
+            let deadline = self.head_deadline.get_or_insert_with(|| {
+                self.has_written = false;
+                Box::pin(sleep(time_max))
+            });
+            ready!(deadline.as_mut().poll(context));
+            self.head_deadline = None;
+            if !self.awaits_answer && !self.has_written {
+                tracing::debug!("the head of a request was not complete in time");
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
     }
 
     fn refuse(&mut self, violation: FramingViolation) {
@@ -260,8 +305,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
                 }
                 _ => {}
             }
-            if ready!(guard.read.poll_fill(&mut guard.inner, context, 0))? == 0 {
-                return Poll::Ready(Ok(()));
+            match guard.read.poll_fill(&mut guard.inner, context, 0) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return guard.poll_head_deadline(context),
             }
         }
     }
@@ -273,6 +321,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for FramingGuard<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        (self.awaits_answer, self.has_written) = (false, true);
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
@@ -281,6 +330,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for FramingGuard<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        (self.awaits_answer, self.has_written) = (false, true);
         Pin::new(&mut self.inner).poll_write_vectored(context, bytes)
     }
 

@@ -37,6 +37,8 @@ pub use self::body::BodyStreamError;
 pub(crate) use self::body::Http1Body;
 use self::head::{CachedHead, ResponseHead};
 use crate::{
+    connect::host_without_brackets,
+    connection_watch::{ConnectionWatch, WatchedConnection},
     http_client_config::HttpClientConfig,
     response::HttpResponse,
     send_error::SendError,
@@ -56,7 +58,8 @@ struct ClientConnection {
     /// Host and port of the server.
     server: Arc<str>,
     socket: TcpStream,
-    opened_at: Instant,
+    /// `None` if nothing can retire the connection.
+    watched: Option<Arc<WatchedConnection>>,
     /// Bytes read and not taken yet.
     buffer: BytesMut,
     read_bytes: usize,
@@ -88,8 +91,8 @@ struct PoolShared {
     idle: Mutex<IdleConnections>,
     idle_timeout: Duration,
     idle_per_host: usize,
-    connection_age_max: Duration,
     head_bytes_max: usize,
+    watch: ConnectionWatch,
 }
 
 /// Pool of idle connections. Clones share them.
@@ -148,8 +151,12 @@ impl Pool {
             idle: Mutex::default(),
             idle_timeout: config.idle_timeout,
             idle_per_host: config.idle_per_host,
-            connection_age_max: config.connection_age_max,
             head_bytes_max,
+            watch: ConnectionWatch::new(
+                config.resolver.clone(),
+                config.address_check_interval,
+                None,
+            ),
         }))
     }
 
@@ -210,12 +217,14 @@ impl Pool {
         }
         // Boxed because it is rare, and every request's future would contain space for it.
         let socket = Box::pin(connect()).await?;
+        let host = host_without_brackets(uri.host().unwrap_or_default());
+        let watched = self.0.watch.add(host, &socket);
         let (buffer, unsent) = (BytesMut::new(), Bytes::new());
         // Boxed because every request moves it several times.
         let connection = ClientConnection {
             server: server.into(),
             socket,
-            opened_at: Instant::now(),
+            watched,
             buffer,
             read_bytes: READ_BYTES_MIN,
             unsent,
@@ -279,10 +288,8 @@ impl Pool {
     }
 
     fn put(&self, mut connection: Box<ClientConnection>) {
-        let now = Instant::now();
-        let is_old = now - connection.opened_at >= self.0.connection_age_max;
         // Data after a response does not belong to any request.
-        if is_old || !connection.buffer.is_empty() {
+        if connection.is_retired() || !connection.buffer.is_empty() {
             return;
         }
         connection.buffer = BytesMut::new();
@@ -292,7 +299,7 @@ impl Pool {
             None => idle.by_server.entry(connection.server.clone()).or_default(),
         };
         if resting.len() < self.0.idle_per_host {
-            resting.push(IdleConnection { connection, since: now });
+            resting.push(IdleConnection { connection, since: Instant::now() });
         }
         if !std::mem::replace(&mut idle.is_swept, true) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
@@ -427,9 +434,16 @@ impl ClientConnection {
             .clamp(READ_BYTES_MIN, READ_BYTES_MAX);
     }
 
-    /// Returns whether an idle connection received no data and no end. Costs no system call unless
-    /// an event arrived.
+    fn is_retired(&self) -> bool {
+        self.watched.as_ref().is_some_and(|watched| watched.is_retired())
+    }
+
+    /// Returns whether an idle connection is not retired, and received no data and no end. Costs no
+    /// system call unless an event arrived.
     fn is_reusable(&mut self) -> bool {
+        if self.is_retired() {
+            return false;
+        }
         // `poll_read` would return pending for a task that has used up its budget, even if data is
         // there.
         matches!(self.socket.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)

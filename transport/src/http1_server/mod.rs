@@ -169,6 +169,14 @@ impl ServerConnection {
         }
     }
 
+    /// Waits for the first bytes of the next request, or for the end of the connection. Cancel-safe.
+    pub async fn begun(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            poll_fn(|context| self.socket.get_mut().poll_read_ready(context)).await?;
+        }
+        Ok(())
+    }
+
     /// Returns the kind of request at the start of the buffer, or `None` while it is not known.
     fn look(&mut self) -> Option<NextRequest> {
         let seen = std::mem::replace(&mut self.seen, self.buffer.len());

@@ -17,10 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use h2::{
-    Reason,
-    client::{self, ResponseFuture, SendRequest},
-};
+use h2::client::{self, ResponseFuture, SendRequest};
 use http::{
     HeaderValue, Request, Response, Uri,
     header::CONTENT_LENGTH,
@@ -44,7 +41,11 @@ use super::{
     coalesced_writes::CoalescedWrites,
     until_unanswered,
 };
-use crate::{connect::open_replica, resolver::Resolver, send_error::SendError};
+use crate::{
+    connect::open_replica,
+    resolver::Resolver,
+    send_error::{SendError, was_not_processed},
+};
 
 /// One attempt on the open connection, and one on a new connection if the first was closing.
 const ATTEMPTS: usize = 2;
@@ -340,13 +341,6 @@ enum RequestError {
 
 fn not_sent(error: impl Error) -> SendError {
     SendError::NotSent { reason: error.to_string() }
-}
-
-/// Returns true if the peer reported that it did not process the request (RFC 9113, 6.8 and 8.7).
-fn was_not_processed(error: &h2::Error) -> bool {
-    error.is_remote()
-        && (error.is_go_away() && error.reason() == Some(Reason::NO_ERROR)
-            || error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM))
 }
 
 #[cfg(test)]

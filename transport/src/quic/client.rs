@@ -21,6 +21,7 @@ use crate::{
     connect_error::ConnectError,
     egress::EgressPolicy,
     frame::{CloseReason, FrameSink, WriteError},
+    resolver::Resolver,
     tls::ClientTls,
 };
 
@@ -63,7 +64,8 @@ async fn connected(
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(options.limits.client_transport());
 
-    let addresses = connect::allowed_addresses(host, port, options.egress).await?;
+    let addresses =
+        connect::allowed_addresses(Resolver::shared(), host, port, options.egress).await?;
     let attempt = |address| handshake(address, config.clone(), name.clone());
     let (endpoint, connection) = connect::race_addresses(addresses, attempt).await?;
     let connection = QuicConnection::new(connection, options.limits);

@@ -1,7 +1,13 @@
 //! Client certificate that the broker presents to servers that request one. A reload changes it in
 //! place: existing clients present the new certificate in their next handshake.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use arc_swap::ArcSwap;
 use rustls::{SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey};
@@ -20,6 +26,8 @@ pub struct ClientIdentityFiles {
 pub struct ClientIdentity {
     files: ClientIdentityFiles,
     current: ArcSwap<CertifiedKey>,
+    /// Number of reloads that changed the certificate.
+    version: AtomicU64,
 }
 
 impl ClientIdentityFiles {
@@ -36,13 +44,23 @@ impl ClientIdentityFiles {
 impl ClientIdentity {
     pub fn load(files: ClientIdentityFiles) -> Result<Self, TlsError> {
         let current = ArcSwap::from_pointee(files.read()?);
-        Ok(Self { files, current })
+        Ok(Self { files, current, version: AtomicU64::new(0) })
     }
 
     /// Reads the files again. After an error the old certificate stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.current.store(Arc::new(self.files.read()?));
+        let read = Arc::new(self.files.read()?);
+        let replaced = self.current.swap(Arc::clone(&read));
+        if replaced.cert != read.cert {
+            self.version.fetch_add(1, Ordering::Release);
+        }
         Ok(())
+    }
+
+    /// Returns the version of the certificate. A handshake after this call presents this version or
+    /// a later one.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 }
 

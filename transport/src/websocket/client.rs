@@ -15,6 +15,7 @@ use crate::{
     connect_error::ConnectError,
     egress::EgressPolicy,
     http_client::innermost_reason,
+    resolver::Resolver,
     tcp::Stream,
     tls::ClientTls,
 };
@@ -79,6 +80,7 @@ async fn open(options: &ConnectOptions<'_>) -> Result<Stream, ConnectError> {
     };
     let host = host_without_brackets(options.url.host().unwrap_or_default());
     let tcp = connect::open(
+        Resolver::shared(),
         host,
         options.url.port_u16().unwrap_or(if secure { 443 } else { 80 }),
         options.egress,

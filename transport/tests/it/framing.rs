@@ -5,11 +5,15 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf},
+    time::timeout,
+};
 use transport::framing::{ChunksTooLong, FramingGuard};
 
 const HEAD_BYTES_MAX: usize = 512;
@@ -285,4 +289,45 @@ fn framing_does_not_read_bytes_after_an_upgrade() {
     // The broker upgrades to WebSocket only, so the next bytes are a request.
     let other = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
     assert_eq!(passed_in_pieces(&[&other[..], FINE].concat()), [&other[..], FINE].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_incomplete_head_has_a_time_limit_and_an_unused_connection_has_none() {
+    let head_time = Duration::from_secs(30);
+    let (mut client, server) = tokio::io::duplex(1024);
+    let mut guard = FramingGuard::new(server, Bytes::new(), HEAD_BYTES_MAX, BODY_BYTES_MAX)
+        .limit_head_time(head_time);
+    let mut buffer = [0; 1024];
+    for _ in 0..2 {
+        assert!(timeout(head_time * 3, guard.read(&mut buffer)).await.is_err(), "it waits");
+        client.write_all(&FINE[..9]).await.unwrap();
+        assert!(timeout(head_time / 2, guard.read(&mut buffer)).await.is_err(), "it waits");
+        client.write_all(&FINE[9..]).await.unwrap();
+        let count = guard.read(&mut buffer).await.unwrap();
+        assert_eq!(&buffer[..count], FINE);
+        guard.write_all(b"answer").await.unwrap();
+    }
+    client.write_all(&FINE[..9]).await.unwrap();
+    let read = timeout(head_time * 2, guard.read(&mut buffer)).await.expect("the time limit");
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+}
+
+/// The HTTP library reads during an answer, and an error would end the answer.
+#[tokio::test(start_paused = true)]
+async fn an_incomplete_head_does_not_end_the_answer_before_it() {
+    let head_time = Duration::from_secs(30);
+    let (mut client, server) = tokio::io::duplex(1024);
+    let mut guard = FramingGuard::new(server, Bytes::new(), HEAD_BYTES_MAX, BODY_BYTES_MAX)
+        .limit_head_time(head_time);
+    let mut buffer = [0; 1024];
+    client.write_all(&[FINE, &FINE[..9]].concat()).await.unwrap();
+    let count = guard.read(&mut buffer).await.unwrap();
+    assert_eq!(&buffer[..count], FINE);
+    assert!(timeout(head_time * 3, guard.read(&mut buffer)).await.is_err(), "no answer yet");
+    for _ in 0..3 {
+        guard.write_all(b"event").await.unwrap();
+        assert!(timeout(head_time / 2, guard.read(&mut buffer)).await.is_err(), "an event stream");
+    }
+    let read = timeout(head_time * 2, guard.read(&mut buffer)).await.expect("the time limit");
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
 }

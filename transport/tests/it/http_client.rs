@@ -2,7 +2,10 @@
 //! body limits.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,8 +14,8 @@ use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use transport::{
-    BodyError, EgressPolicy, HttpClient, HttpClientConfig, HttpResponse, ResponseBody, SendError,
-    TlsSetupError, parse_http_url, read_body, socket_options::DEAD_AFTER,
+    BodyError, EgressPolicy, HttpClient, HttpClientConfig, HttpResponse, Resolver, ResponseBody,
+    SendError, TlsSetupError, parse_http_url, read_body, socket_options::DEAD_AFTER,
 };
 
 use crate::http_server::{Authority, Server, self_signed};
@@ -82,27 +85,6 @@ async fn requests_one_after_the_other_share_a_connection() {
 }
 
 #[tokio::test]
-async fn an_old_connection_gets_no_further_request_and_keeps_its_responses() {
-    let authority = Authority::new();
-    let servers = [Server::plain().await, Server::tls(authority.server(&["localhost"])).await];
-    let client = HttpClient::new(HttpClientConfig {
-        extra_roots: vec![authority.certificate.clone()],
-        connection_age_max: Duration::ZERO,
-        ..local()
-    })
-    .unwrap();
-    for (scheme, server) in ["http", "https"].into_iter().zip(&servers) {
-        let url = format!("{scheme}://localhost:{}/", server.port);
-        let unread = send(&client, &url).await.unwrap();
-        for _ in 0..2 {
-            assert_eq!(text(send(&client, &url).await.unwrap()).await, "ping", "{scheme}");
-        }
-        assert_eq!(text(unread).await, "ping", "{scheme}");
-        assert_eq!((server.connections(), server.requests()), (3, 3), "{scheme}");
-    }
-}
-
-#[tokio::test]
 async fn a_name_with_several_addresses_reaches_the_one_that_listens() {
     let server = Server::plain().await;
     let client = HttpClient::new(local()).unwrap();
@@ -158,6 +140,28 @@ async fn requests_at_once_share_one_http2_connection() {
     }
     assert!(calls.join_all().await.iter().all(|body| body == "ping"));
     assert_eq!((server.connections(), server.requests()), (1, 51));
+}
+
+#[tokio::test]
+async fn open_event_streams_leave_room_for_other_requests_over_http2() {
+    let authority = Authority::new();
+    let server = Server::tls(authority.server(&["localhost"])).await;
+    let client = HttpClient::new(HttpClientConfig {
+        extra_roots: vec![authority.certificate.clone()],
+        idle_timeout: Duration::from_secs(60),
+        ..local()
+    })
+    .unwrap();
+    let url = |path: &str| format!("https://localhost:{}/{path}", server.port);
+    let mut open = Vec::new();
+    for _ in 0..150 {
+        open.push(send(&client, &url("stream")).await.unwrap());
+        assert_eq!(text(send(&client, &url("echo")).await.unwrap()).await, "ping");
+    }
+    assert_eq!(server.connections(), 3);
+    drop(open);
+    assert_eq!(text(send(&client, &url("echo")).await.unwrap()).await, "ping");
+    assert_eq!(server.connections(), 3, "the first connection is used again");
 }
 
 #[tokio::test]
@@ -268,6 +272,24 @@ async fn the_egress_lists_are_checked_at_each_connect() {
     let error = send(&client, &url).await.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("egress.deny"), "{error}");
     assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_changes_to_a_refused_address_is_refused_at_the_next_connect() {
+    let server = Server::plain().await;
+    let lookups = AtomicUsize::new(0);
+    let resolver = Resolver::new(move |_| {
+        let last = if lookups.fetch_add(1, Ordering::SeqCst) == 0 { 1 } else { 2 };
+        Ok(vec![SocketAddr::from(([127, 0, 0, last], 0))])
+    });
+    let egress =
+        EgressPolicy { allow: vec!["127.0.0.1".parse().unwrap()], ..EgressPolicy::default() };
+    let config = HttpClientConfig { egress: Arc::new(egress), resolver, ..local() };
+    let client = HttpClient::new(config).unwrap();
+    let url = format!("http://backend.test:{}/", server.port);
+    let unread = send(&client, &url).await.unwrap();
+    assert!(matches!(send(&client, &url).await.unwrap_err(), SendError::Denied(_)));
+    assert_eq!(text(unread).await, "ping");
 }
 
 #[tokio::test]

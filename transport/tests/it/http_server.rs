@@ -2,13 +2,15 @@
 //! it.
 
 use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::{Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -17,6 +19,12 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
+
+/// An address of loopback with a free port.
+const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
+
+/// Requests in flight that the server permits on an HTTP/2 connection. nginx permits 128.
+const HTTP2_STREAMS_MAX: u32 = 100;
 
 /// Counts accepted connections and served requests.
 #[derive(Default)]
@@ -32,11 +40,17 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn plain() -> Self {
-        Self::start(None).await
+        Self::at(ANY_PORT, None).await
     }
 
     pub(crate) async fn tls(config: ServerConfig) -> Self {
-        Self::start(Some(TlsAcceptor::from(Arc::new(config)))).await
+        Self::at(ANY_PORT, Some(config)).await
+    }
+
+    /// Starts a server at the address, with TLS if it is given.
+    pub(crate) async fn at(address: SocketAddr, tls: Option<ServerConfig>) -> Self {
+        let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+        Self::start(TcpListener::bind(address).await.unwrap(), tls)
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -47,8 +61,7 @@ impl Server {
         self.seen.requests.load(Ordering::SeqCst)
     }
 
-    async fn start(tls: Option<TlsAcceptor>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    fn start(listener: TcpListener, tls: Option<TlsAcceptor>) -> Self {
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Seen::default());
         let counted = Arc::clone(&seen);
@@ -58,7 +71,8 @@ impl Server {
                 let (seen, tls) = (Arc::clone(&counted), tls.clone());
                 tokio::spawn(async move {
                     let service = service_fn(move |request| answer(Arc::clone(&seen), request));
-                    let server = auto::Builder::new(TokioExecutor::new());
+                    let mut server = auto::Builder::new(TokioExecutor::new());
+                    server.http2().max_concurrent_streams(HTTP2_STREAMS_MAX);
                     match tls {
                         None => drop(server.serve_connection(TokioIo::new(stream), service).await),
                         Some(tls) => {
@@ -74,17 +88,17 @@ impl Server {
 }
 
 /// `/echo` returns the body, `/redirect` points to `/echo`, `/header` answers with a 20,000 byte
-/// header.
+/// header, the body of `/stream` does not end, and `/hang` gets no answer.
 async fn answer(
     seen: Arc<Seen>,
     request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
     seen.requests.fetch_add(1, Ordering::SeqCst);
     let path = request.uri().path().to_owned();
     let host = request.headers().get(header::HOST).cloned();
     let version = format!("{:?}", request.version());
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let mut response = Response::new(Full::new(body));
+    let mut response = Response::new(Full::new(body).boxed());
     response.headers_mut().insert("x-version", version.parse().unwrap());
     if let Some(host) = host {
         response.headers_mut().insert("x-host", host);
@@ -96,6 +110,11 @@ async fn answer(
         }
         "/header" => {
             drop(response.headers_mut().insert("x-large", "h".repeat(20_000).parse().unwrap()))
+        }
+        "/hang" => std::future::pending::<()>().await,
+        "/stream" => {
+            let silent = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            *response.body_mut() = StreamBody::new(silent).boxed();
         }
         _ => {}
     }

@@ -5,10 +5,12 @@
 mod certificates;
 mod child_process;
 mod conformance;
+mod connection_watch;
 mod egress;
 mod framing;
 mod http1_client;
 mod http1_server;
+mod http2_refusals;
 mod http_client;
 mod http_server;
 mod lines;
