@@ -3,7 +3,8 @@
 //! increase, multiplicative decrease). Every answer updates it if it is enabled.
 //!
 //! Each kind of call, such as a tool, has its own best latency: a fast tool does not make a slow one
-//! count as overloaded. A round counts each answer by its share of what is still good for its kind.
+//! count as overloaded. A round counts each answer by its share of what is still good for its kind,
+//! up to a bound. Otherwise the few slow calls of one caller would outweigh the calls of all others.
 //!
 //! Invariant: the limit stays between the minimum and the configured maximum.
 
@@ -11,8 +12,9 @@ use std::time::Duration;
 
 use crate::{
     limits::concurrency::{
-        CONCURRENCY_BACKS_OFF_TO, CONCURRENCY_KINDS_MAX, CONCURRENCY_MIN, CONCURRENCY_ROUND,
-        CONCURRENCY_SAMPLE_ANSWERS, CONCURRENCY_SLACK, CONCURRENCY_TOLERANCE,
+        CONCURRENCY_BACKS_OFF_TO, CONCURRENCY_KIND_IDLE, CONCURRENCY_KINDS_MAX, CONCURRENCY_MIN,
+        CONCURRENCY_ROUND, CONCURRENCY_SAMPLE_ANSWERS, CONCURRENCY_SHARE_MAX, CONCURRENCY_SLACK,
+        CONCURRENCY_TOLERANCE,
     },
     maps::FastMap,
 };
@@ -36,8 +38,12 @@ struct KindLatency {
     best: f64,
     /// Answers since the limit was last computed.
     round: LatencySum,
+    /// Seconds of these answers, without the part of each one above its bound.
+    bounded_seconds: f64,
     /// Answers since the last sample was full.
     sample: LatencySum,
+    /// Time of the last answer.
+    last_at: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -94,8 +100,10 @@ impl AdaptiveLimit {
                 round.answers += 1;
                 let has_place = self.latencies.len() < CONCURRENCY_KINDS_MAX
                     || self.latencies.contains_key(&kind);
-                let latency = self.latencies.entry(if has_place { kind } else { OTHERS });
-                latency.or_default().round.add(1, took.as_secs_f64());
+                let kind = if has_place { kind } else { OTHERS };
+                let latency = self.latencies.entry(kind).or_default();
+                latency.add(took.as_secs_f64());
+                latency.last_at = now;
             }
         }
         if now.saturating_sub(self.round.since) < CONCURRENCY_ROUND {
@@ -104,6 +112,7 @@ impl AdaptiveLimit {
         let before = self.limit();
         let round = std::mem::take(&mut self.round);
         self.judge(&round);
+        self.drop_idle_kinds(now);
         let after = self.limit();
         (after != before).then_some(after)
     }
@@ -122,19 +131,41 @@ impl AdaptiveLimit {
             self.limit = (self.limit + 1.0).min(self.max as f64);
         }
     }
+
+    /// Frees the places of kinds without recent answers, once no place is free. A backend may rename
+    /// its tools for as long as the broker runs.
+    fn drop_idle_kinds(&mut self, now: Duration) {
+        if self.latencies.len() >= CONCURRENCY_KINDS_MAX {
+            let is_recent =
+                |latency: &KindLatency| now.saturating_sub(latency.last_at) < CONCURRENCY_KIND_IDLE;
+            self.latencies.retain(|_, latency| is_recent(latency));
+        }
+    }
 }
 
 impl Default for KindLatency {
     fn default() -> Self {
-        Self { best: f64::INFINITY, round: LatencySum::default(), sample: LatencySum::default() }
+        let (round, sample) = (LatencySum::default(), LatencySum::default());
+        Self { best: f64::INFINITY, round, bounded_seconds: 0.0, sample, last_at: Duration::ZERO }
     }
 }
 
 impl KindLatency {
+    /// Returns the largest latency that is still good, in seconds.
+    fn good(&self) -> f64 {
+        self.best * CONCURRENCY_TOLERANCE + CONCURRENCY_SLACK.as_secs_f64()
+    }
+
+    fn add(&mut self, seconds: f64) {
+        self.round.add(1, seconds);
+        self.bounded_seconds += seconds.min(self.good() * CONCURRENCY_SHARE_MAX);
+    }
+
     /// Returns the latencies of a round with answers, as the sum of their shares of the largest good
     /// latency.
     fn end_round(&mut self) -> f64 {
-        let round = std::mem::take(&mut self.round);
+        let (round, bounded_seconds) =
+            (std::mem::take(&mut self.round), std::mem::take(&mut self.bounded_seconds));
         self.sample.add(round.answers, round.seconds);
         // An old best latency may not be reachable any more, so it rises by an eighth per minute at
         // most.
@@ -143,7 +174,7 @@ impl KindLatency {
             let sample = std::mem::take(&mut self.sample);
             self.best = self.best.min(sample.seconds / f64::from(sample.answers));
         }
-        round.seconds / (self.best * CONCURRENCY_TOLERANCE + CONCURRENCY_SLACK.as_secs_f64())
+        bounded_seconds / self.good()
     }
 }
 
@@ -253,6 +284,24 @@ mod tests {
         assert_eq!(adaptive.limit(), 64);
     }
 
+    /// One caller may choose arguments with which a tool takes long.
+    #[test]
+    fn few_slow_answers_do_not_outweigh_the_others() {
+        let mut adaptive = AdaptiveLimit::new(64);
+        for round in 0..100 {
+            for _ in 0..9 {
+                adaptive.observe(
+                    CONCURRENCY_ROUND * round,
+                    answer(1, Duration::from_millis(10)),
+                    20,
+                );
+            }
+            let took = if round == 0 { Duration::from_millis(10) } else { Duration::from_secs(10) };
+            adaptive.observe(CONCURRENCY_ROUND * round, answer(2, took), 20);
+        }
+        assert_eq!(adaptive.limit(), 64);
+    }
+
     #[test]
     fn the_number_of_known_kinds_is_bounded() {
         let mut adaptive = AdaptiveLimit::new(64);
@@ -260,6 +309,21 @@ mod tests {
             adaptive.observe(Duration::ZERO, answer(kind, Duration::from_millis(1)), 1);
         }
         assert_eq!(adaptive.latencies.len(), CONCURRENCY_KINDS_MAX + 1);
+    }
+
+    #[test]
+    fn kinds_without_answers_give_their_places_to_others() {
+        let mut adaptive = AdaptiveLimit::new(64);
+        let took = Duration::from_millis(1);
+        for kind in (1..).take(CONCURRENCY_KINDS_MAX) {
+            adaptive.observe(Duration::ZERO, answer(kind, took), 1);
+        }
+        let later = CONCURRENCY_KIND_IDLE;
+        adaptive.observe(later, answer(1, took), 1);
+        adaptive.observe(later, answer(10_000, took), 1);
+        let mut known: Vec<u64> = adaptive.latencies.keys().copied().collect();
+        known.sort_unstable();
+        assert_eq!(known, [1, 10_000]);
     }
 
     proptest! {

@@ -189,6 +189,11 @@ impl Catalog {
         self.origin.is_searched.then(|| self.search.get_or_init(|| ToolSearch::of(&self.backends)))
     }
 
+    /// Returns whether the next call of [`Catalog::search`] reads all tools, which can take a second.
+    pub fn lacks_search(&self) -> bool {
+        self.origin.is_searched && self.search.get().is_none()
+    }
+
     /// Returns how many calls `execute_batch` takes at an endpoint, if the endpoint lists it.
     pub fn batch_calls_max(&self, endpoint: &Endpoint) -> Option<usize> {
         self.batching.contains(endpoint).then_some(self.origin.batch_calls_max)
@@ -335,7 +340,7 @@ impl Catalog {
         let Some(cursor) = cursor else { return Ok(self.page(endpoint, kind, pages, 0)) };
         let last = cursor::open(&self.origin.key, self.scope(&endpoint.name(), kind), cursor)
             .ok_or_else(bad_cursor)?;
-        let start = pages.keys.iter().position(|key| *key == last).ok_or_else(bad_cursor)? + 1;
+        let start = pages.position_after(&last).ok_or_else(bad_cursor)?;
         Ok(self.page(endpoint, kind, pages, start))
     }
 
@@ -454,6 +459,33 @@ mod tests {
         assert_eq!(names.len(), 253);
         assert_eq!((names[0].as_str(), names[3].as_str()), ("a__t0", "b__t0"));
         assert_eq!(all_names(&catalog, &Endpoint::Single(backend("b"))).len(), 250);
+    }
+
+    #[test]
+    fn a_page_ends_before_it_has_too_many_bytes() {
+        let (id, mut lists) = lists("b", 0);
+        let tool = |(n, kib): (usize, usize)| {
+            let text = "x".repeat(kib * 1024);
+            format!(r#"{{"name":"t{n}","description":"{text}","inputSchema":{{}}}}"#)
+        };
+        let tools: Vec<String> =
+            [200, 200, 200, 700, 1, 1].into_iter().enumerate().map(tool).collect();
+        let page = format!(r#"{{"tools":[{}]}}"#, tools.join(","));
+        let page = read_page(ListKind::Tools, &id, TaskHost::Backend, page.as_bytes()).unwrap();
+        Arc::get_mut(&mut lists).unwrap().tools = page.entries;
+        let catalog = catalog([(id, lists)]);
+        let (mut counts, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = catalog.list(&Endpoint::Aggregated, ListKind::Tools, cursor.as_deref());
+            let page: serde_json::Value = serde_json::from_slice(&page.unwrap()).unwrap();
+            counts.push(page["tools"].as_array().unwrap().len());
+            match page["nextCursor"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => break,
+            }
+        }
+        assert_eq!(counts, [2, 1, 1, 2]);
+        assert_eq!(all_names(&catalog, &Endpoint::Aggregated).len(), 6);
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod replicas;
 pub mod results;
 pub mod shutdown;
 pub mod sign_ins;
+pub mod streams;
 pub mod tokens;
 pub mod toolsets;
 
@@ -32,15 +33,16 @@ use std::time::Duration;
 pub use self::{
     audit::{
         AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHAINS_AT_ONCE,
-        AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, AUDIT_QUEUE_BYTES_MAX,
-        AUDIT_QUEUE_MAX, AUDIT_RETENTION_DELAY, AUDIT_TARGET_CHARS_MAX, AUDIT_VALUE_BYTES_MAX,
+        AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_FREE_REFUSALS_PER_MINUTE, AUDIT_PAGE_ROWS,
+        AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX, AUDIT_REFUSED_PRINCIPALS_MAX,
+        AUDIT_RETENTION_DELAY, AUDIT_TARGET_CHARS_MAX, AUDIT_VALUE_BYTES_MAX,
     },
     children::{CHILD_IDLE_CHECK_INTERVAL, CHILD_WRITE_STALL_MAX},
     lists::{
-        CATALOG_MARKS_MAX, CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
-        LIST_ENTRY_VALUES_MAX, LIST_PAGES_MAX, LIST_URIS_WITH_FORMS_BYTES_MAX, PAGE_ENTRIES,
-        REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX, URI_READING_BYTES_MIN,
-        URI_READING_FACTOR,
+        CATALOG_BYTES_AT_ONCE_MAX, CATALOG_MARKS_MAX, CURSOR_BYTES_MAX, LIST_BYTES_MAX,
+        LIST_ENTRIES_MAX, LIST_ENTRY_VALUES_MAX, LIST_PAGE_BYTES_AT_ONCE_MAX, LIST_PAGES_MAX,
+        LIST_URIS_WITH_FORMS_BYTES_MAX, PAGE_BYTES_MAX, PAGE_ENTRIES, REFRESH_DEBOUNCE,
+        REFRESH_INTERVAL_MIN, URI_BYTES_MAX, URI_READING_BYTES_MIN, URI_READING_FACTOR,
     },
     memory::{
         HTTP2_STREAM_WINDOW_BYTES, HTTP2_WAITING_BODIES_MAX, OUTBOX_BYTES_TOTAL_DEFAULT,
@@ -87,6 +89,8 @@ pub const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Rendered list pages that are cached for stateless clients. A further page empties the cache.
 pub const STATELESS_LISTS_CACHED_MAX: usize = 1_024;
+/// Bytes of these pages. A page that does not fit empties the cache too.
+pub const STATELESS_LISTS_CACHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Pooled sessions for one principal at one endpoint with one set of capabilities. Each serves
 /// one request at a time to a backend that cannot say which request a question belongs to.
 pub const SESSIONS_PER_POOL_MAX: usize = 32;
@@ -314,7 +318,8 @@ pub const STREAM_DRAIN: Duration = Duration::from_millis(250);
 pub const ACCEPT_QUEUE: u32 = 4_096;
 /// Request line and headers of one request.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
-/// A client that reads nothing for this long loses its connection.
+/// A client that reads nothing for this long loses its connection. Over HTTP/2, it loses the answer
+/// that it does not read.
 pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// Headers of one request.
 pub const HTTP_HEADERS_MAX: usize = 100;
@@ -326,6 +331,8 @@ pub const EVENT_PIECE_BYTES: usize = 64 * 1024;
 pub const RELAYED_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
+/// Requests of one HTTP/2 connection that were given up before the broker accepted them.
+pub const HTTP2_GIVEN_UP_MAX: usize = 1_024;
 
 // Connections that are sessions.
 

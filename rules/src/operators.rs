@@ -15,7 +15,7 @@ pub const ADMIN_NAME: &str = "admin";
 pub const TRIAL_PREFIX: &str = "operator ";
 /// Text between the operator and the principal of a trial.
 const TRIAL_SEPARATOR: &str = " as ";
-/// Author of changes by a reloaded configuration file.
+/// Author of actions of the process itself, such as a reload of the configuration file.
 pub const CONFIGURATION_NAME: &str = "configuration";
 
 /// Set of permissions that an operator has.

@@ -52,7 +52,8 @@ pub enum SignInFailureReason {
     Certificate,
     /// A credential of a tenant that is not served.
     Tenant,
-    /// A one-time link that is not valid, or a login of a browser that failed at its issuer.
+    /// A one-time link that is not valid, a login of a browser that failed at its issuer, or a
+    /// forwarded token request that its issuer refused.
     Login,
     /// A wrong admin token.
     AdminToken,
@@ -133,6 +134,8 @@ pub struct SignInFailures {
     series: HashMap<FailureSeries, LocalRateLimiter>,
     /// Log lines. The next line holds the number of omitted ones.
     lines: LocalRateLimiter,
+    /// Log lines about single attempts of strangers.
+    attempt_lines: LocalRateLimiter,
 }
 
 impl Default for SignInFailures {
@@ -141,6 +144,7 @@ impl Default for SignInFailures {
             addresses: KeyedRateLimiter::new(one_per(SIGN_IN_WINDOW), SIGN_IN_ADDRESSES_MAX),
             series: HashMap::new(),
             lines: LocalRateLimiter::new(per_minute(SIGN_IN_LOG_LINES_MAX as u32)),
+            attempt_lines: LocalRateLimiter::new(per_minute(SIGN_IN_LOG_LINES_MAX as u32)),
         }
     }
 }
@@ -167,6 +171,12 @@ impl SignInFailures {
             wait,
             report: self.report_if_due(now, FailureSeries { address, plane, reason }),
         }
+    }
+
+    /// Counts a log line about one attempt of a stranger. Returns the number of lines that were
+    /// omitted before it. `None`: this one is omitted too.
+    pub fn log_attempt(&mut self, now: Duration) -> Option<u64> {
+        self.attempt_lines.check(now).ok()
     }
 
     /// Returns the reports of the series whose minute is over.
@@ -294,6 +304,16 @@ mod tests {
         record(&mut failures, at(200), address(1));
         assert_eq!(failures.drain_all(at(200)), [report(1)]);
         assert!(failures.series.is_empty() && failures.addresses.is_empty());
+    }
+
+    #[test]
+    fn s08_lines_about_attempts_are_bounded_and_omitted_ones_are_counted() {
+        let mut failures = SignInFailures::default();
+        for _ in 0..SIGN_IN_LOG_LINES_MAX {
+            assert_eq!(failures.log_attempt(START), Some(0));
+        }
+        assert_eq!([(); 3].map(|()| failures.log_attempt(START)), [None; 3]);
+        assert_eq!(failures.log_attempt(at(60)), Some(3));
     }
 
     #[test]

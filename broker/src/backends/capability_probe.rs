@@ -9,11 +9,11 @@
 //! Backends of 2026-07-28 are not probed, because their lists do not depend on the client (MCP
 //! 2026-07-28, Tools).
 
-use std::{collections::HashSet, pin::Pin, sync::Arc, time::Instant};
+use std::{pin::Pin, sync::Arc, time::Instant};
 
 use protocol::capabilities::ClientCapabilities;
 use rules::{
-    catalog::{BackendLists, ListKind, OfferTable, QuestionKinds},
+    catalog::{BackendLists, OfferTable, QuestionKinds},
     limits::apps::{CAPABILITY_PROBE_INTERVAL_MIN, CAPABILITY_PROBE_WAIT},
     link_sharing::LinkScope,
 };
@@ -45,8 +45,8 @@ async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut
         return;
     }
     if should_start(backend, lists) {
-        let (of, listed) = (backend.clone(), lists.clone());
-        let probing = backend.context.running.spawn(async move { probe(&of, listed).await });
+        let (of, table) = (backend.clone(), OfferTable::of(lists));
+        let probing = backend.context.running.spawn(async move { probe(&of, table).await });
         // A slow backend finishes its probe behind its first lists.
         let _in_time = tokio::time::timeout(CAPABILITY_PROBE_WAIT, probing).await;
     }
@@ -68,10 +68,10 @@ fn should_start(backend: &Backend, lists: &BackendLists) -> bool {
     starts
 }
 
-async fn probe(backend: &Arc<Backend>, listed: BackendLists) {
+async fn probe(backend: &Arc<Backend>, listed: OfferTable) {
     let started_at = Instant::now();
     let found = tokio::select! {
-        found = offers(backend, &listed) => found,
+        found = offers(backend, listed) => found,
         () = backend.stop.cancelled() => return,
     };
     match found {
@@ -88,31 +88,19 @@ async fn probe(backend: &Arc<Backend>, listed: BackendLists) {
     }
 }
 
-async fn offers(backend: &Arc<Backend>, listed: &BackendLists) -> Result<OfferTable, Failure> {
-    let mut probed = Vec::new();
+/// Adds what probes find to what the backend lists. Drops the lists of each probe: with those of all
+/// probes in memory, a large catalog would need several times its size.
+async fn offers(backend: &Arc<Backend>, mut table: OfferTable) -> Result<OfferTable, Failure> {
     for count in 0..KINDS {
         for kinds in QuestionKinds::sets_of(count) {
-            probed.push((kinds, lists_for(backend, kinds).await?));
+            let lists = lists_for(backend, kinds).await?;
+            table.add(kinds, &lists);
         }
-        if ListKind::ALL.into_iter().all(|kind| has_all(&probed, listed, kind)) {
+        if table.is_complete() {
             break;
         }
     }
-    Ok(OfferTable::of(listed, &probed))
-}
-
-/// Returns whether the probes together have seen a list.
-fn has_all(
-    probed: &[(QuestionKinds, BackendLists)],
-    listed: &BackendLists,
-    kind: ListKind,
-) -> bool {
-    let seen: HashSet<&str> = probed
-        .iter()
-        .flat_map(|(_, lists)| lists.entries(kind))
-        .map(|entry| entry.key.as_str())
-        .collect();
-    listed.entries(kind).iter().all(|entry| seen.contains(entry.key.as_str()))
+    Ok(table)
 }
 
 /// Reads the lists as a client sees them that can answer these questions alone.

@@ -7,8 +7,13 @@ use rules::catalog::BackendLists;
 
 /// Takes the lists of backends. A tenant implements it.
 pub trait CatalogOwner: Send + Sync {
-    /// Puts the lists of the tenant's backends into its catalog.
-    fn publish(&self);
+    /// Puts the lists of the tenant's backends into its catalog, at least those that were stored
+    /// before the call.
+    fn publish(&self) -> impl Future<Output = ()> + Send;
+
+    /// Reads the lists again that a backend shows to single sessions. They may have changed while
+    /// the shared ones stayed the same.
+    fn read_own_lists(&self, backend: &BackendId);
 
     /// Returns the lists of the other backends.
     fn others(&self, than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)>;

@@ -60,9 +60,9 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                             &backend.pins,
                             &backend.lists,
                         );
-                        owner.publish();
+                        owner.publish().await;
                     }
-                    mark_unreachable(&owner, &backend, &refusal);
+                    mark_unreachable(&owner, &backend, &refusal).await;
                     backend.list_refresh.read_ended();
                     let ceiling =
                         BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
@@ -104,7 +104,7 @@ async fn run_connection(
             && connection.stateless().is_some()
             && backend.era.may_support_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_support_sessions);
-        publish_lists(owner, backend, lists);
+        publish_lists(owner, backend, lists).await;
         *failures = 0;
         backend.list_refresh.read_ended();
         tokio::select! {
@@ -152,7 +152,7 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
         tokio::time::sleep(soon).await;
         tokio::select! {
             () = tokio::time::sleep(interval.saturating_sub(soon)) => {}
-            () = link.backend.suspicion.notified() => {}
+            () = link.backend.early_ping.wanted() => {}
         }
         was_busy = match connection.control_request(link, Method::Ping, None).await {
             Ok(_) => false,
@@ -166,18 +166,26 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
     }
 }
 
-fn publish_lists(owner: &impl CatalogOwner, backend: &Arc<Backend>, lists: BackendLists) {
-    backend.pins.publish(&backend.lists, lists);
+async fn publish_lists(owner: &impl CatalogOwner, backend: &Arc<Backend>, lists: BackendLists) {
     backend.placeholder.hide();
+    show_lists(owner, backend, lists).await;
     let first = backend.health.state() != BackendState::Ready;
-    owner.publish();
     backend.health.set_state(BackendState::Ready);
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
     }
 }
 
-fn mark_unreachable(owner: &impl CatalogOwner, backend: &Arc<Backend>, refusal: &Refusal) {
+/// Shows lists to clients. Lists without a difference cause no new catalog: a backend may announce
+/// changes all the time.
+pub(super) async fn show_lists(owner: &impl CatalogOwner, backend: &Backend, lists: BackendLists) {
+    match backend.pins.publish(&backend.lists, lists) {
+        true => owner.publish().await,
+        false => owner.read_own_lists(&backend.id),
+    }
+}
+
+async fn mark_unreachable(owner: &impl CatalogOwner, backend: &Arc<Backend>, refusal: &Refusal) {
     let state = match backend.lists.load_full() {
         Some(lists) => {
             // Lists of a loop contain the tenant's own entries.
@@ -186,11 +194,76 @@ fn mark_unreachable(owner: &impl CatalogOwner, backend: &Arc<Backend>, refusal: 
                 let kept = if is_loop { lists.without_entries() } else { (*lists).clone() };
                 let stale = BackendLists { stale: true, ..kept };
                 backend.pins.publish(&backend.lists, stale);
-                owner.publish();
+                owner.publish().await;
             }
             BackendState::Degraded
         }
         None => BackendState::Failed,
     };
     backend.set_unreachable(state, refusal);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use protocol::ids::BackendId;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        auth::Caller, backends::lists_for_tests::lists_with_tool, broker::Broker,
+        persistence::Stores,
+    };
+
+    /// Counts the catalogs, and the reads of own lists, that it is asked for.
+    #[derive(Default)]
+    struct CountingOwner {
+        catalogs: AtomicUsize,
+        own_reads: AtomicUsize,
+    }
+
+    impl CountingOwner {
+        fn counts(&self) -> [usize; 2] {
+            [&self.catalogs, &self.own_reads].map(|count| count.load(Ordering::Relaxed))
+        }
+    }
+
+    impl CatalogOwner for CountingOwner {
+        async fn publish(&self) {
+            self.catalogs.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn read_own_lists(&self, _backend: &BackendId) {
+            self.own_reads.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn others(&self, _than: &BackendId) -> Vec<(BackendId, Arc<BackendLists>)> {
+            Vec::new()
+        }
+
+        fn read_principal_lists(&self, _backend: &BackendId) {}
+    }
+
+    #[tokio::test]
+    async fn lists_without_a_difference_cause_no_new_catalog() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let (caller, id) = (Caller::anonymous(), BackendId::parse("b").unwrap());
+        let spec = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}});
+        broker.put_backend(&caller.tenant, &id, serde_json::from_value(spec).unwrap());
+        let backend = broker.tenant(&caller.tenant).unwrap().backend(&id).unwrap();
+        let owner = CountingOwner::default();
+        let read = async |text: &str| {
+            let tool = format!(r#"{{"name":"a","description":"{text}","inputSchema":{{}}}}"#);
+            publish_lists(&owner, &backend, lists_with_tool(&id, &tool)).await;
+            owner.counts()
+        };
+        assert_eq!([read("old").await, read("old").await], [[1, 0], [1, 1]]);
+        assert_eq!([read("new").await, read("new").await], [[2, 1], [2, 2]]);
+        let refusal = Refusal::new(ErrorKind::BackendUnavailable, "it ended");
+        mark_unreachable(&owner, &backend, &refusal).await;
+        assert_eq!(owner.counts(), [3, 2]);
+        assert_eq!(read("new").await, [4, 2], "they are not stale any more");
+        assert_eq!(read("new").await, [4, 3]);
+    }
 }

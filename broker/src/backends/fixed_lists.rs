@@ -14,6 +14,7 @@ use serde_json::{Map, json};
 use super::{
     backend::{Backend, BackendState},
     catalog_owner::CatalogOwner,
+    catalog_refresh::show_lists,
     placeholder, prober,
 };
 use crate::oauth::TokenSource;
@@ -44,8 +45,7 @@ pub async fn run(backend: Arc<Backend>, owner: impl CatalogOwner) {
                 None => (lists.clone(), true),
             };
             backend.era.set_settled(true);
-            backend.pins.publish(&backend.lists, lists);
-            owner.publish();
+            show_lists(&owner, &backend, lists).await;
             backend.health.set_state(BackendState::Ready);
             owner.read_principal_lists(&backend.id);
             backend.list_refresh.read_ended();

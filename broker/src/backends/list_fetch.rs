@@ -25,8 +25,8 @@ use rules::{
         TaskHost,
     },
     limits::{
-        CATALOG_MARKS_MAX, CURSOR_BYTES_MAX, LIST_PAGES_MAX, REFRESH_INTERVAL_MIN,
-        pins::SKIPPED_LOGGED_MAX,
+        CATALOG_MARKS_MAX, CURSOR_BYTES_MAX, LIST_PAGE_BYTES_AT_ONCE_MAX, LIST_PAGES_MAX,
+        REFRESH_INTERVAL_MIN, pins::SKIPPED_LOGGED_MAX,
     },
     pins::PinDefinition,
 };
@@ -37,6 +37,7 @@ use super::{
     principal_reads,
     tools_read::ToolsRead,
 };
+use crate::long_work::run_long_work;
 
 /// The lists of a backend, with their time to live. `None`: until the backend announces a change.
 pub(super) struct FetchedLists {
@@ -343,11 +344,15 @@ fn read_answer(
     });
     // The definitions are read from the form that the rest of the broker uses.
     let result = converted.as_deref().unwrap_or(result);
-    catalog::read_page_pinned(kind, &backend.id, host, result, backend.pins.ignored(), allowance)
-        .map(Some)
-        .map_err(|why| {
-            backend.report_failure(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
-        })
+    let ignored = backend.pins.ignored();
+    let read = || catalog::read_page_pinned(kind, &backend.id, host, result, ignored, allowance);
+    let page = match result.len() > LIST_PAGE_BYTES_AT_ONCE_MAX {
+        true => run_long_work(read),
+        false => read(),
+    };
+    page.map(Some).map_err(|why| {
+        backend.report_failure(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
+    })
 }
 
 #[cfg(test)]

@@ -31,9 +31,11 @@ impl Link {
                     return;
                 }
                 link.wait_or_closed(REFRESH_DEBOUNCE).await;
+                let permit = link.backend.own_list_reads.acquire().await;
                 if let Some(connection) = link.live() {
                     read_own(&link, &connection, &kinds).await;
                 }
+                drop(permit);
                 link.wait_or_closed(REFRESH_INTERVAL_MIN).await;
             }
         });
@@ -64,7 +66,11 @@ impl Link {
     /// Reads every list over this link, which may open. Used for a session whose backend may show
     /// it lists of its own.
     pub async fn read_all_lists(self: &Arc<Self>) {
-        if let Ok(connection) = self.connection().await {
+        if self.connection().await.is_err() {
+            return;
+        }
+        let _permit = self.backend.own_list_reads.acquire().await;
+        if let Some(connection) = self.live() {
             read_own(self, &connection, &ListKind::ALL).await;
         }
     }

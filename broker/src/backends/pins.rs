@@ -35,9 +35,11 @@ use rules::{
 use super::{
     link_lists::{LinkLists, OwnListBudget},
     look_alikes::find_look_alikes,
+    pin_batches::batches,
 };
 use crate::{
     context::Context,
+    long_work::run_long_work,
     metrics::PinCounts,
     persistence::{StoreError, fault_point},
 };
@@ -142,9 +144,9 @@ impl PinKeeper {
     }
 
     /// Stores lists for clients as the backend's lists. What the pins hold is marked in
-    /// them.
-    pub fn publish(&self, published: &ArcSwapOption<BackendLists>, lists: BackendLists) {
-        self.publish_as(&mut self.loaded.lock(), published, lists);
+    /// them. Returns whether they differ from the earlier ones.
+    pub fn publish(&self, published: &ArcSwapOption<BackendLists>, lists: BackendLists) -> bool {
+        self.publish_as(&mut self.loaded.lock(), published, lists)
     }
 
     /// Marks what the pins hold by now in the backend's lists.
@@ -160,14 +162,18 @@ impl PinKeeper {
         loaded: &mut LoadedPins,
         published: &ArcSwapOption<BackendLists>,
         mut lists: BackendLists,
-    ) {
+    ) -> bool {
         let instructions = pin_of_instructions(&lists);
         lists.mark_held(&loaded.book, self.mode, instructions);
         if self.mode != PinMode::Off && !loaded.is_ended {
             let counts = counts(loaded, &lists, instructions);
             self.count(loaded, counts);
         }
-        published.store(Some(Arc::new(lists)));
+        let is_changed = published.load().as_deref() != Some(&lists);
+        if is_changed {
+            published.store(Some(Arc::new(lists)));
+        }
+        is_changed
     }
 
     /// Pins the lists of the backend as they were read. `others` are the lists of the tenant's other
@@ -182,7 +188,7 @@ impl PinKeeper {
         if self.mode == PinMode::Off {
             return (lists, true);
         }
-        with_instructions(&mut lists, &mut definitions, &others());
+        run_long_work(|| with_instructions(&mut lists, &mut definitions, &others()));
         let is_stored = self.record(definitions, PinScope::Lists).await;
         (lists, is_stored)
     }
@@ -196,7 +202,7 @@ impl PinKeeper {
         others: impl Fn() -> Vec<(BackendId, Arc<BackendLists>)>,
     ) -> BackendLists {
         if self.mode != PinMode::Off {
-            with_instructions(&mut lists, &mut definitions, &others());
+            run_long_work(|| with_instructions(&mut lists, &mut definitions, &others()));
             self.record(definitions, PinScope::Link).await;
         }
         lists
@@ -277,17 +283,16 @@ impl PinKeeper {
         }
         self.log_changes(&seen, is_first);
         let seen: Vec<PinSighting> = seen.into_iter().map(|(sighting, _)| sighting).collect();
-        self.store(&[], &gone).await?;
-        for chunk in seen.chunks(PINS_STORED_AT_ONCE) {
-            self.store(chunk, &[]).await?;
+        for batch in gone.chunks(PINS_STORED_AT_ONCE) {
+            self.store(&[], batch).await?;
+        }
+        for batch in batches(&seen) {
+            self.store(batch, &[]).await?;
         }
         Ok(())
     }
 
     async fn store(&self, seen: &[PinSighting], gone: &[PinKey]) -> Result<(), StoreError> {
-        if seen.is_empty() && gone.is_empty() {
-            return Ok(());
-        }
         let (persistence, max) = (&self.context.persistence, PINS_PER_BACKEND_MAX);
         let work = persistence.store.record_sightings(&self.tenant, &self.backend, seen, gone, max);
         let stored = persistence.run("record_sightings", work).await?;

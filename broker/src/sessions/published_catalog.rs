@@ -4,15 +4,13 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use parking_lot::{Mutex, MutexGuard};
 use rules::{
     access::Policy,
     catalog::{Catalog, HostedPrompts},
     toolsets::Toolsets,
 };
 
-use super::tenant_access::TenantCatalog;
-use crate::backends::backend::Backend;
+use super::{catalog_changes::CatalogChanges, tenant_access::TenantCatalog};
 
 /// The published catalog of a tenant.
 #[derive(Debug)]
@@ -21,8 +19,7 @@ pub(super) struct PublishedCatalog {
     policy: ArcSwapOption<Policy>,
     toolsets: ArcSwap<Toolsets>,
     hosted_prompts: ArcSwap<HostedPrompts>,
-    /// Locked while a new catalog is built, so that an older one never replaces a newer one.
-    publishing: Mutex<()>,
+    pub(super) changes: CatalogChanges,
 }
 
 impl PublishedCatalog {
@@ -33,13 +30,8 @@ impl PublishedCatalog {
             policy: ArcSwapOption::empty(),
             toolsets: ArcSwap::default(),
             hosted_prompts: ArcSwap::default(),
-            publishing: Mutex::default(),
+            changes: CatalogChanges::default(),
         }
-    }
-
-    /// Waits for the turn to publish a catalog.
-    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        self.publishing.lock()
     }
 
     /// Returns the snapshot for a short look.
@@ -72,16 +64,13 @@ impl PublishedCatalog {
         self.hosted_prompts.store(prompts);
     }
 
-    /// Publishes a catalog under the policy and toolsets in force. Returns the snapshots before and
-    /// after. The caller has the turn.
-    pub(super) fn publish(
-        &self,
-        catalog: Arc<Catalog>,
-        backends: &[Arc<Backend>],
-    ) -> [Arc<TenantCatalog>; 2] {
-        let (policy, toolsets) = (self.policy.load_full(), self.toolsets.load_full());
-        let next = TenantCatalog::new(catalog, policy, toolsets).for_backends(backends);
-        let next = Arc::new(next);
-        [self.snapshot.swap(next.clone()), next]
+    /// Returns the snapshot of a catalog under the policy and toolsets in force.
+    pub(super) fn next(&self, catalog: Arc<Catalog>) -> TenantCatalog {
+        TenantCatalog::new(catalog, self.policy.load_full(), self.toolsets.load_full())
+    }
+
+    /// Replaces the snapshot, and returns the previous one. Must be called in one of the changes.
+    pub(super) fn replace(&self, next: Arc<TenantCatalog>) -> Arc<TenantCatalog> {
+        self.snapshot.swap(next)
     }
 }

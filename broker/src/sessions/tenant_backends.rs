@@ -1,6 +1,9 @@
 //! The backends of a tenant, as the refresh of one of them needs the others.
 
-use std::sync::{Arc, Weak};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Weak},
+};
 
 use protocol::ids::BackendId;
 use rules::catalog::BackendLists;
@@ -9,9 +12,18 @@ use super::tenant::Tenant;
 use crate::backends::catalog_owner::CatalogOwner;
 
 impl CatalogOwner for Weak<Tenant> {
-    fn publish(&self) {
+    async fn publish(&self) {
         if let Some(tenant) = self.upgrade() {
-            tenant.publish_catalog();
+            tenant.published.changes.publish(|| tenant.publish_catalog()).await;
+        }
+    }
+
+    fn read_own_lists(&self, backend: &BackendId) {
+        if let Some(tenant) = self.upgrade() {
+            let read = HashSet::from([backend.clone()]);
+            for session in tenant.sessions() {
+                session.on_catalog_published(&read);
+            }
         }
     }
 

@@ -9,10 +9,7 @@ use std::{
 
 use futures_util::future::join_all;
 use protocol::ids::{BackendId, PrincipalId};
-use rules::{
-    catalog::{BackendLists, Catalog, ListKind},
-    endpoint::Endpoint,
-};
+use rules::{catalog::BackendLists, endpoint::Endpoint};
 use tokio::task::JoinHandle;
 
 use super::{tenant::Tenant, tenant_access::TenantCatalog};
@@ -21,8 +18,9 @@ use crate::backends::{backend::Backend, principal_lists::ReadLists, principal_re
 impl Tenant {
     /// Notifies every session whose lists differ now.
     pub(super) fn announce_changes(&self, before: &Arc<TenantCatalog>, next: &Arc<TenantCatalog>) {
-        // Sessions with equal rights share their catalogs, so each pair is compared once.
-        let mut changed: HashMap<(Endpoint, [*const Catalog; 2]), Vec<ListKind>> = HashMap::new();
+        // Sessions with equal rights share their catalogs, so each pair is compared once. Views may
+        // be dropped meanwhile: the weak references keep their addresses from later ones.
+        let mut compared = HashMap::new();
         let is_replaced = |(id, lists): &(&BackendId, &Arc<BackendLists>)| {
             before.full.backends.get(*id).is_none_or(|known| !Arc::ptr_eq(known, lists))
         };
@@ -38,11 +36,13 @@ impl Tenant {
                 let catalog = catalog.of(&session.caller.principal).at(&session.endpoint);
                 catalog.visible(&subject).offered_to(kinds)
             });
-            let key = (session.endpoint.clone(), [Arc::as_ptr(&old), Arc::as_ptr(&new)]);
-            let lists =
-                changed.entry(key).or_insert_with(|| new.changed_lists(&old, &session.endpoint));
-            if !lists.is_empty() {
-                session.on_lists_changed(lists);
+            let pair = [&old, &new];
+            let key = (session.endpoint.clone(), pair.map(Arc::as_ptr));
+            let (changed, _addresses) = compared.entry(key).or_insert_with(|| {
+                (new.changed_lists(&old, &session.endpoint), pair.map(Arc::downgrade))
+            });
+            if !changed.is_empty() {
+                session.on_lists_changed(changed);
             }
         }
     }
@@ -112,21 +112,23 @@ impl Tenant {
     }
 
     fn store_lists_of(&self, backend: &Backend, principal: &PrincipalId, read: ReadLists) {
-        let _order = self.published.lock();
-        let before = self.catalog().of(principal);
-        if principal_reads::store(backend, principal, read) {
-            self.announce_to(principal, &before);
-        }
+        self.published.changes.run(|| {
+            let before = self.catalog().of(principal);
+            if principal_reads::store(backend, principal, read) {
+                self.announce_to(principal, &before);
+            }
+        });
     }
 
     /// Marks what pins hold by now in the lists of all principals at a backend.
     pub fn remark_principal_lists(&self, backend: &Backend) {
-        let _order = self.published.lock();
-        let catalog = self.catalog();
-        let here = self.principals_here().into_iter();
-        let before: Vec<_> = here.map(|one| (catalog.of(&one), one)).collect();
-        principal_reads::remark(backend);
-        before.iter().for_each(|(before, principal)| self.announce_to(principal, before));
+        self.published.changes.run(|| {
+            let catalog = self.catalog();
+            let here = self.principals_here().into_iter();
+            let before: Vec<_> = here.map(|one| (catalog.of(&one), one)).collect();
+            principal_reads::remark(backend);
+            before.iter().for_each(|(before, principal)| self.announce_to(principal, before));
+        });
     }
 
     /// Notifies the sessions of a principal whose lists differ now.

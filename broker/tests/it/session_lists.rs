@@ -3,9 +3,10 @@
 use std::{collections::HashSet, sync::Arc};
 
 use parking_lot::Mutex;
+use rules::limits::own_lists::LINK_LISTS_READ_MAX;
 use serde_json::{Value, json};
 use testkit::{
-    AdminClient, FakeBackend, PipeBackend, Reply, TestClient, backend::tool, eventually,
+    AdminClient, FakeBackend, Gate, PipeBackend, Reply, TestClient, backend::tool, eventually,
 };
 
 use crate::{
@@ -146,6 +147,34 @@ async fn lists_of_one_session_end_when_every_session_has_them() {
 }
 
 #[tokio::test]
+async fn the_lists_of_many_sessions_are_read_a_few_at_a_time() {
+    const SESSIONS: usize = 2 * LINK_LISTS_READ_MAX;
+    let (backend, _) = with_toolsets().await;
+    let broker = alone_with(&backend).await;
+    let mut clients = Vec::new();
+    for _ in 0..SESSIONS {
+        let client = broker.connected(json!({})).await;
+        client.call("b__echo", json!({})).await;
+        clients.push(client);
+    }
+    backend.wait_get_streams(SESSIONS + 1).await;
+    let (gate, read) = (Gate::new(), backend.count(|seen| seen.is("tools/list")));
+    let tools = json!({"tools": [tool("echo"), tool("enable")]});
+    backend.on("tools/list", gate.before(Reply::Result(tools)));
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    // The catalog reads its list too.
+    let first = read + LINK_LISTS_READ_MAX + 1;
+    backend.wait_count("the first lists", first, |seen| seen.is("tools/list")).await;
+    for client in &clients {
+        client.call("b__echo", json!({})).await;
+    }
+    assert_eq!(backend.count(|seen| seen.is("tools/list")), first, "the other links wait");
+    gate.open();
+    let all = read + SESSIONS + 1;
+    backend.wait_count("all lists", all, |seen| seen.is("tools/list")).await;
+}
+
+#[tokio::test]
 async fn the_access_policy_hides_a_tool_of_one_session_too() {
     let (backend, _) = with_toolsets().await;
     let broker = alone_with(&backend).await;
@@ -255,4 +284,40 @@ async fn lists_of_one_session_follow_it_to_another_replica() {
         let handshakes = backend.recorded_of("initialize");
         assert_eq!(handshakes.len(), 4, "each replica reads lists, and each session has one");
     }
+}
+
+/// Many sessions that are taken over at once wait for each other's lists.
+#[tokio::test]
+async fn lists_of_one_session_that_are_late_after_a_takeover_are_shown_later() {
+    let (backend, enabled) = with_toolsets().await;
+    let builder = builder().config(json!({"timeouts": {"control": "1m"}}));
+    let mut cluster = builder.backend("default", "b", backend.spec()).cluster(2).start().await;
+    let client = cluster.client_of(0, "/mcp").connected(json!({})).await;
+    client.call("b__enable", json!({})).await;
+    lists(&client, "b__extra", true).await;
+    written_behind(&cluster.admin(0)).await;
+    let gate = Gate::new();
+    let held = gate.clone();
+    backend.on("tools/list", move |call| {
+        let has_extra = call.session.as_ref().is_some_and(|id| enabled.lock().contains(id));
+        let held = held.clone();
+        async move {
+            if has_extra {
+                held.passed().await;
+            }
+            let names = if has_extra { vec!["echo", "extra"] } else { vec!["echo"] };
+            let tools: Vec<Value> = names.into_iter().map(tool).collect();
+            Reply::Result(json!({"tools": tools}))
+        }
+    });
+    cluster.kill(0).await;
+    let client = cluster.at(1, &client);
+    eventually("the session at the other replica", || async {
+        let answer = client.attempt("ping", json!({}), TAKEN_OVER_WITHIN).await;
+        if answer.kind() == "result" { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    does_not_list(&client, "b__extra").await;
+    gate.open();
+    lists(&client, "b__extra", true).await;
 }

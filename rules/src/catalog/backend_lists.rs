@@ -96,7 +96,7 @@ impl ListKind {
 }
 
 /// One tool, prompt, resource or template.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CatalogEntry {
     /// Name or URI at the backend.
     pub key: String,
@@ -197,7 +197,7 @@ impl SkippedEntry {
 }
 
 /// The last good copy of one backend's lists.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BackendLists {
     /// The result of the handshake.
     pub server: Arc<InitializeResult>,

@@ -70,20 +70,27 @@ pub struct OfferTable(HashMap<(ListKind, String), Offer>);
 
 impl OfferTable {
     /// Returns the offers of all entries, given what the backend lists to clients that can answer
-    /// everything, and what it lists to others.
-    pub fn of(listed: &BackendLists, probed: &[(QuestionKinds, BackendLists)]) -> Self {
-        let mut offers: HashMap<(ListKind, String), Offer> = HashMap::new();
-        let everything = (QuestionKinds::ALL, listed);
-        let others = probed.iter().map(|(kinds, lists)| (*kinds, lists));
-        for (kinds, lists) in std::iter::once(everything).chain(others) {
-            for kind in ListKind::ALL {
-                for entry in lists.entries(kind) {
-                    let offer = offers.entry((kind, entry.key.clone())).or_insert(Offer(0));
-                    offer.0 |= kinds.and_more();
-                }
+    /// everything.
+    pub fn of(listed: &BackendLists) -> Self {
+        let mut table = Self::default();
+        table.add(QuestionKinds::ALL, listed);
+        table
+    }
+
+    /// Adds what the backend lists to clients that can answer these questions alone.
+    pub fn add(&mut self, kinds: QuestionKinds, lists: &BackendLists) {
+        for kind in ListKind::ALL {
+            for entry in lists.entries(kind) {
+                let offer = self.0.entry((kind, entry.key.clone())).or_insert(Offer(0));
+                offer.0 |= kinds.and_more();
             }
         }
-        Self(offers)
+    }
+
+    /// Returns whether each entry is in an added list.
+    pub fn is_complete(&self) -> bool {
+        let in_none = QuestionKinds::ALL.and_more();
+        self.0.values().all(|offer| offer.0 != in_none)
     }
 
     /// Returns whether a probe has seen every tool and prompt of these lists.
@@ -198,7 +205,9 @@ mod tests {
             (SAMPLING, lists(&["plain", "either"])),
             (ELICITATION, lists(&["plain", "ask"])),
         ];
-        let table = OfferTable::of(&all, &probed);
+        let mut table = OfferTable::of(&all);
+        probed.iter().for_each(|(kinds, lists)| table.add(*kinds, lists));
+        assert!(!table.is_complete(), "no probe has seen what needs two kinds");
         assert!(table.covers(&all) && !table.covers(&lists(&["new"])));
         table.apply(&mut all);
         let catalog = catalog(all);
@@ -218,7 +227,10 @@ mod tests {
     #[test]
     fn a_backend_with_one_list_for_all_clients_needs_no_table() {
         let mut all = lists(&["a", "b"]);
-        OfferTable::of(&all, &[(NONE, lists(&["a", "b"]))]).apply(&mut all);
+        let mut table = OfferTable::of(&all);
+        table.add(NONE, &lists(&["a", "b"]));
+        assert!(table.is_complete());
+        table.apply(&mut all);
         let catalog = catalog(all);
         assert!(Arc::ptr_eq(&catalog, &catalog.offered_to(NONE)));
     }

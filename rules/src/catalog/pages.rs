@@ -7,18 +7,45 @@ use bytes::Bytes;
 use protocol::ids::BackendId;
 
 use super::{Catalog, CatalogMarks, ListKind, Target};
-use crate::{batch, cursor, endpoint::Endpoint, limits::PAGE_ENTRIES};
+use crate::{
+    batch, cursor,
+    endpoint::Endpoint,
+    limits::{PAGE_BYTES_MAX, PAGE_ENTRIES},
+};
 
 /// One list of one endpoint, in pages.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     pages: Box<[OnceLock<Bytes>]>,
+    /// Positions of the first entries of the pages.
+    starts: Vec<usize>,
     pub(super) entries: Vec<Bytes>,
     pub(super) keys: Vec<String>,
     /// Text before the `}` of each page: the mark of stale backends.
     suffix: String,
     /// Digest of the entries, computed at its first use.
     pub(super) digest: OnceLock<u128>,
+}
+
+impl Pages {
+    /// Returns the position after the page that begins at this position.
+    fn end_of_page(&self, start: usize) -> usize {
+        let mut bytes = 0;
+        let fits = |entry: &&Bytes| {
+            let is_first = bytes == 0;
+            bytes += entry.len();
+            is_first || bytes <= PAGE_BYTES_MAX
+        };
+        start + self.entries[start..].iter().take(PAGE_ENTRIES).take_while(fits).count()
+    }
+
+    /// Returns the position after the entry with this name or URI, which usually ends a page. A
+    /// client that reads a long list would otherwise compare all names for each page.
+    pub(super) fn position_after(&self, key: &str) -> Option<usize> {
+        let ends_page = |start: &usize| self.keys[*start - 1] == key;
+        let next_page = self.starts.iter().skip(1).copied().find(ends_page);
+        next_page.or_else(|| Some(self.keys.iter().position(|known| known == key)? + 1))
+    }
 }
 
 impl Catalog {
@@ -47,6 +74,19 @@ impl Catalog {
         let mut all: Vec<(&str, &Bytes)> = entries;
         all.push((batch::BATCH_TOOL, &entry));
         paginate(all.into_iter(), stale)
+    }
+
+    /// Returns the number of entries of all backends.
+    pub fn entry_count(&self) -> usize {
+        let lists = self.backends.values();
+        lists.flat_map(|lists| ListKind::ALL.map(|kind| lists.entries(kind).len())).sum()
+    }
+
+    /// Returns the bytes of these entries.
+    pub fn entry_bytes(&self) -> usize {
+        let lists = self.backends.values();
+        let entries = lists.flat_map(|lists| ListKind::ALL.map(|kind| lists.entries(kind)));
+        entries.flatten().map(|entry| entry.exposed.len()).sum()
     }
 
     /// Returns the names and entries of what the endpoint of the snapshot lists.
@@ -84,14 +124,14 @@ impl Catalog {
         start: usize,
     ) -> Bytes {
         let made = || self.made_page(endpoint, kind, pages, start);
-        match pages.pages.get(start / PAGE_ENTRIES) {
-            Some(page) if start.is_multiple_of(PAGE_ENTRIES) => page.get_or_init(made).clone(),
-            _ => made(),
+        match pages.starts.binary_search(&start) {
+            Ok(at) => pages.pages[at].get_or_init(made).clone(),
+            Err(_) => made(),
         }
     }
 
     fn made_page(&self, endpoint: &Endpoint, kind: ListKind, pages: &Pages, start: usize) -> Bytes {
-        let end = pages.entries.len().min(start + PAGE_ENTRIES);
+        let end = pages.end_of_page(start);
         let mut body = Vec::with_capacity(
             64 + pages.entries[start..end].iter().map(|entry| entry.len() + 1).sum::<usize>(),
         );
@@ -129,8 +169,12 @@ fn paginate<'a, 'b>(
             pages.entries.push(entry.clone());
         }
     }
-    let count = pages.entries.len().div_ceil(PAGE_ENTRIES).max(1);
-    pages.pages = std::iter::repeat_with(OnceLock::new).take(count).collect();
+    let mut next = 0;
+    while pages.starts.is_empty() || next < pages.entries.len() {
+        pages.starts.push(next);
+        next = pages.end_of_page(next);
+    }
+    pages.pages = pages.starts.iter().map(|_| OnceLock::new()).collect();
     pages
 }
 

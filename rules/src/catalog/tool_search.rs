@@ -235,22 +235,23 @@ impl ToolSearch {
     pub fn best(&self, query: &str, limit: usize) -> Vec<&str> {
         let count = self.tools.len() as f64;
         let average = (self.words as f64 / count.max(1.0)).max(1.0);
-        let mut scores: HashMap<usize, f64> = HashMap::new();
-        for word in words(query) {
+        let mut scores = vec![0.0; self.tools.len()];
+        for (word, times) in wanted(query) {
             let Some(postings) = self.postings.get(&word) else { continue };
             let having = postings.len() as f64;
-            let rarity = ((count - having + 0.5) / (having + 0.5)).ln_1p();
+            let rarity = f64::from(times) * ((count - having + 0.5) / (having + 0.5)).ln_1p();
             for &(at, frequency) in postings {
                 let length = f64::from(self.tools[at].words) / average;
                 let frequency = f64::from(frequency);
                 let share = frequency * (K1 + 1.0) / (frequency + K1 * (1.0 - B + B * length));
-                *scores.entry(at).or_default() += rarity * share;
+                scores[at] += rarity * share;
             }
         }
         let mut found: Vec<(&str, f64)> = self
             .by_name
             .iter()
-            .filter_map(|(name, at)| Some((name.as_str(), *scores.get(at)?)))
+            .map(|(name, at)| (name.as_str(), scores[*at]))
+            .filter(|(_, score)| *score > 0.0)
             .collect();
         // Equal scores stay in the order of the names.
         found.sort_by(|(_, one), (_, other)| other.total_cmp(one));
@@ -312,6 +313,14 @@ impl ToolSearch {
 fn result(content: &Value) -> Bytes {
     let text = json!({"type": "text", "text": content.to_string()});
     json!({"content": [text], "structuredContent": content}).to_string().into()
+}
+
+/// Returns how often a query has each of its words. Each is looked up once: a query of one letter,
+/// repeated, would otherwise go through the same tools hundreds of times.
+fn wanted(query: &str) -> BTreeMap<String, u32> {
+    let mut wanted = BTreeMap::new();
+    words(query).for_each(|word| *wanted.entry(word).or_default() += 1);
+    wanted
 }
 
 /// Returns the words of a text in lower case, parts of `snake_case` and `camelCase` apart, without a
@@ -407,6 +416,15 @@ mod tests {
         assert!(missed.is_empty(), "{missed:?}");
         assert_eq!(search.best("weather", 10).len(), 2, "an app's own tool is not for the model");
         assert!(search.best("xyzzy", 5).is_empty());
+    }
+
+    #[test]
+    fn each_word_of_a_query_is_looked_up_once() {
+        let query = "a ".repeat(SEARCH_QUERY_BYTES_MAX / 2) + "File";
+        let wanted: Vec<(String, u32)> = wanted(&query).into_iter().collect();
+        assert_eq!(wanted, [("a".to_owned(), 512), ("file".to_owned(), 1)]);
+        let search = search();
+        assert_eq!(search.best("file file file", 5), search.best("file", 5));
     }
 
     #[test]

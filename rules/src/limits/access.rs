@@ -10,8 +10,11 @@ pub const POLICY_TESTS_MAX: usize = 1_000;
 pub const POLICY_PATTERNS_MAX: usize = 500;
 /// One pattern of a rule.
 pub const POLICY_PATTERN_BYTES_MAX: usize = 512;
-/// Views of the catalog that the broker keeps for one tenant: one for each set of rights.
-pub const ACCESS_VIEWS_MAX: usize = 256;
+/// Views of the catalog that the broker keeps for one tenant: one for each set of rights. Each counts
+/// by the number of its entries.
+pub const ACCESS_VIEWS_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Memory that a view usually needs for one entry.
+pub const ACCESS_VIEW_ENTRY_BYTES: u64 = 1024;
 /// Subjects of one tenant whose view the broker remembers.
 pub const ACCESS_SUBJECTS_MAX: usize = 16_384;
 /// Rules of which the report of a tenant counts the decisions.

@@ -6,6 +6,11 @@ use std::time::Duration;
 pub const AUDIT_QUEUE_MAX: usize = 16_384;
 /// Bytes of those records.
 pub const AUDIT_QUEUE_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Audit records of one principal per minute about refused requests that took nothing from a rate.
+/// The next such record has the number of those that the broker left out.
+pub const AUDIT_FREE_REFUSALS_PER_MINUTE: u32 = 60;
+/// Principals whose records of such requests the broker counts apart. Further ones share one count.
+pub const AUDIT_REFUSED_PRINCIPALS_MAX: usize = 1_000;
 /// Records in one commit.
 pub const AUDIT_BATCH_MAX: usize = 500;
 /// The broker adds no further record to a batch of this size.

@@ -4,6 +4,9 @@
 pub const PINS_PER_BACKEND_MAX: u32 = 50_000;
 /// Sightings that the broker stores in one transaction.
 pub const PINS_STORED_AT_ONCE: usize = 500;
+/// Bytes of their definitions, so that the transaction ends within its deadline. A sighting with more
+/// has its own transaction.
+pub const PINS_STORED_BYTES_AT_ONCE: usize = 1024 * 1024;
 /// Values of one definition of which the broker makes a canonical form. A definition with more is
 /// hashed as its text.
 pub const DEFINITION_VALUES_MAX: usize = 32 * 1024;

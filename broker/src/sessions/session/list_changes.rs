@@ -108,10 +108,10 @@ pub async fn restore_own_lists(session: &Arc<Session>) {
         }
         state.links.backend_sessions().keys().cloned().collect()
     };
-    let reading = backends.iter().map(|backend| async {
-        if let Ok(link) = session.link_to(backend) {
-            link.read_all_lists().await;
-        }
+    let reading = backends.iter().filter_map(|backend| {
+        let link = session.link_to(backend).ok()?;
+        // Many sessions may come at once and wait for each other. What is late is announced.
+        Some(session.shared.running.spawn(async move { link.read_all_lists().await }))
     });
     let _in_time = tokio::time::timeout(FIRST_CATALOG_WAIT, join_all(reading)).await;
 }
