@@ -72,13 +72,14 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
             .await?;
     let options = PostgresOptions {
         url: postgres.database().await,
+        url_file: None,
         migrate: true,
         connect_timeout: Duration::from_secs(5),
     };
     let of_postgres = PostgresStore::open(&options).await?;
-    let of_redis =
-        RedisStore::open(&RedisOptions { url: redis.url(), key: [7; 32], event_retention: RETAIN })
-            .await?;
+    let options =
+        RedisOptions { url: redis.url(), url_file: None, key: [7; 32], event_retention: RETAIN };
+    let of_redis = RedisStore::open(&options).await?;
     let stored = |name, store: Arc<dyn EventStore>| EventStorage {
         name,
         retain: RETAIN,

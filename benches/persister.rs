@@ -63,6 +63,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
                     Arc::new(
                         PostgresStore::open(&PostgresOptions {
                             url,
+                            url_file: None,
                             migrate: true,
                             connect_timeout,
                         })

@@ -221,7 +221,7 @@ const STORAGE: &[ConfigKey] = &[
         "url_file",
         KeyKind::SecretFile { bytes_min: 1 },
         "/etc/mcp-broker/database-url",
-        "File to read `storage.url` from.",
+        "File to read `storage.url` from. New connections use the login that the file has by then, without a restart.",
     ),
     optional_key(
         "redis_url",
@@ -233,7 +233,7 @@ const STORAGE: &[ConfigKey] = &[
         "redis_url_file",
         KeyKind::SecretFile { bytes_min: 1 },
         "/etc/mcp-broker/redis-url",
-        "File to read `storage.redis_url` from.",
+        "File to read `storage.redis_url` from. If Redis refuses the login, the broker uses the login that the file has by then, without a restart.",
     ),
     key(
         "migrate_on_start",
@@ -331,6 +331,12 @@ const TIMEOUTS: &[ConfigKey] = &[
         DEADLINE,
         "30s",
         "Wait for a whole HTTP request head, for a whole body, and for a whole message over TCP and WebSocket.",
+    ),
+    key(
+        "http_idle",
+        KeyKind::Duration { min: Duration::from_millis(100), max: DAY },
+        "2m",
+        "The broker closes an HTTP connection of a client that has no request for this long. Set it longer than a proxy or balancer keeps unused connections to the broker.",
     ),
     key("connect", DEADLINE, "5s", "Wait for a connection to a backend, including TLS."),
     key(

@@ -23,6 +23,7 @@ pub mod example;
 mod field_error;
 pub mod included;
 mod introspection;
+mod issuer_changes;
 mod issuer_front;
 mod issuer_operators;
 mod issuer_reader;
@@ -268,8 +269,12 @@ pub struct NodeConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageConfig {
     pub database: DatabaseConfig,
+    /// File that holds the URL of the database. `None`: the configuration has the URL itself.
+    pub url_file: Option<PathBuf>,
     /// May hold a password.
     pub redis_url: Option<Secret>,
+    /// File that holds the URL of Redis.
+    pub redis_url_file: Option<PathBuf>,
     pub migrate_on_start: bool,
 }
 
@@ -325,6 +330,8 @@ pub struct Timeouts {
     pub initialize: Duration,
     /// Time for an entire HTTP request head, and for an entire request body.
     pub request_read: Duration,
+    /// Time without any request after which an HTTP connection of a client is closed.
+    pub http_idle: Duration,
     pub connect: Duration,
     /// Time from the first byte of a client's connection to its `initialize`, where the connection
     /// is the session.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Config, NodeConfig, Secret, TelemetryConfig};
+use super::{Config, DatabaseConfig, NodeConfig, Secret, StorageConfig, TelemetryConfig};
 
 /// Keys that a reload applies. Tenants, backends and the contents of files are applied too.
 const RELOADED_KEYS: [&str; 6] = [
@@ -28,7 +28,7 @@ pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static
         ("listen", running.listen != next.listen),
         ("tls", running.tls != next.tls),
         ("node", node_settings(running) != node_settings(next)),
-        ("storage", running.storage != next.storage),
+        ("storage", !is_same_storage(&running.storage, &next.storage)),
         ("auth", running.auth.reloaded(&next.auth) != next.auth),
         ("limits", running.limits != next.limits),
         ("overload", running.overload != next.overload),
@@ -47,6 +47,26 @@ pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static
         ("shutdown", running.shutdown != next.shutdown),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
+}
+
+/// Returns whether the stores are the same. New connections use a changed login in a file, without a
+/// restart.
+fn is_same_storage(running: &StorageConfig, next: &StorageConfig) -> bool {
+    use storage::differ_in_login_only;
+    let mut next = next.clone();
+    if let (Some(_), DatabaseConfig::Postgres(one), DatabaseConfig::Postgres(other)) =
+        (&running.url_file, &running.database, &next.database)
+        && differ_in_login_only(one.expose(), other.expose())
+    {
+        next.database = running.database.clone();
+    }
+    if let (Some(_), Some(one), Some(other)) =
+        (&running.redis_url_file, &running.redis_url, &next.redis_url)
+        && differ_in_login_only(one.expose(), other.expose())
+    {
+        next.redis_url.clone_from(&running.redis_url);
+    }
+    *running == next
 }
 
 /// Secret, previous secret, address for other replicas, and configured name of a node.
@@ -93,6 +113,31 @@ mod tests {
         for text in ["telemetry: {log_format: json}", "auth: {allow_anonymous_public: true}"] {
             let next = load_from(text, []).unwrap();
             assert_eq!(sections_needing_restart(&running, &next).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_changed_login_in_a_file_needs_no_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let load = |url: &str, redis_url: &str| {
+            let files = ["url", "redis"].map(|name| folder.path().join(name));
+            std::fs::write(&files[0], url).unwrap();
+            std::fs::write(&files[1], redis_url).unwrap();
+            let files = files.map(|file| file.display().to_string());
+            let node = "node: {secret: a-secret-of-the-replicas}";
+            let [database, redis] = files;
+            let storage = format!("{{url_file: '{database}', redis_url_file: '{redis}'}}");
+            load_from(&format!("{node}\nstorage: {storage}"), []).unwrap()
+        };
+        let running = load("postgres://ada:one@db/x", "redis://:one@cache:6379");
+        for (url, redis_url, expected) in [
+            ("postgres://ada:two@db/x", "redis://:one@cache:6379", vec![]),
+            ("postgres://eve:two@db/x", "redis://ada:two@cache:6379", vec![]),
+            ("postgres://ada:one@db/y", "redis://:one@cache:6379", vec!["storage"]),
+            ("postgres://ada:one@db/x", "rediss://:one@cache:6379", vec!["storage"]),
+        ] {
+            let next = load(url, redis_url);
+            assert_eq!(sections_needing_restart(&running, &next), expected, "{url} {redis_url}");
         }
     }
 

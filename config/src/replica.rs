@@ -124,11 +124,15 @@ impl ConfigReader<'_> {
 
     pub(super) fn storage(&mut self) -> StorageConfig {
         let database = self.url("storage.url", "storage.url_file", database);
+        let file = |path: &str| self.raw.value(path).and_then(text).map(PathBuf::from);
+        let (url_file, redis_url_file) = (file("storage.url_file"), file("storage.redis_url_file"));
         StorageConfig {
             database: database.unwrap_or_else(|| {
                 self.default("storage.url", |value, _| database_default(text(value)))
             }),
+            url_file,
             redis_url: self.url("storage.redis_url", "storage.redis_url_file", redis_url),
+            redis_url_file,
             migrate_on_start: self.bool("storage.migrate_on_start"),
         }
     }

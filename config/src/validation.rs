@@ -191,6 +191,7 @@ impl ConfigReader<'_> {
             control: self.duration("timeouts.control"),
             initialize: self.duration("timeouts.initialize"),
             request_read: self.duration("timeouts.request_read"),
+            http_idle: self.duration("timeouts.http_idle"),
             connect: self.duration("timeouts.connect"),
             handshake: self.duration("timeouts.handshake"),
             websocket_ping: self.duration("timeouts.websocket_ping"),
@@ -504,6 +505,7 @@ mod tests {
             config.timeouts.control,
             config.timeouts.initialize,
             config.timeouts.request_read,
+            config.timeouts.http_idle,
             config.timeouts.connect,
             config.timeouts.handshake,
             config.timeouts.websocket_ping,
@@ -514,7 +516,7 @@ mod tests {
         ];
         assert_eq!(
             timeouts.map(|deadline| deadline.as_secs()),
-            [30, 5, 30, 30, 5, 10, 30, 300, 300, 300, 30]
+            [30, 5, 30, 30, 120, 5, 10, 30, 300, 300, 300, 30]
         );
         assert_eq!(
             config.tls,

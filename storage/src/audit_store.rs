@@ -10,7 +10,8 @@ use crate::{AuditChainStore, StoreError};
 #[async_trait]
 pub trait AuditStore: AuditChainStore {
     /// Adds records. When this returns, all of them are on disk, or none. Skips records that the
-    /// log already has.
+    /// log already has. A store that replicas share keeps the time of a record within a day of its
+    /// own clock.
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
 
     /// Returns records after this number, in the order of the filter. The newest first means that

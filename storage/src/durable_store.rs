@@ -47,8 +47,10 @@ pub trait DurableStore:
     /// - Sessions are deleted.
     /// - Approvals that permit a call, or wait for a decision, expire. Windows close.
     /// - The call of an unfinished task counts as sent. The epoch of the task exceeds those of owners
-    ///   after the copy, so no number of a question is used twice.
+    ///   after the copy, so no number of a question is used twice. It also exceeds them if the same
+    ///   copy is restored several times, because it is at least the time in seconds.
     ///
-    /// The caller ensures that no node has a lease. After an error, a repeated call ends the rest.
+    /// The caller ensures that no node has a lease. After an error, a repeated call ends the rest. A
+    /// repeated call counts the unfinished tasks again.
     async fn end_restored_state(&self) -> Result<RestoreSummary, StoreError>;
 }

@@ -38,7 +38,7 @@ pub enum StoreError {
     #[error("the database {} is in use by another broker; end that one or choose another storage.url", path.display())]
     InUse { path: PathBuf },
     #[error(
-        "the database is damaged or not a database of this broker: {detail}; move the file away and restore a copy"
+        "the database is damaged or not a database of this broker: {detail}; restore a copy, and move the file of SQLite away before"
     )]
     Corrupt { detail: String },
     #[error("tenant {tenant} does not exist; create it first")]

@@ -30,6 +30,7 @@ mod session_store;
 mod sqlite;
 mod task_page;
 mod task_store;
+mod url_login;
 
 pub use approval_store::ApprovalStore;
 pub use audit_chain_store::AuditChainStore;
@@ -48,3 +49,4 @@ pub use seal_store::SealStore;
 pub use session_store::SessionStore;
 pub use sqlite::{MigrationOutcome, SqliteOptions, SqliteStore};
 pub use task_store::TaskStore;
+pub use url_login::differ_in_login_only;

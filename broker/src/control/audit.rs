@@ -15,7 +15,7 @@ use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use protocol::ids::TenantId;
-use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
+use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, RestoreSummary};
 use rules::{limits::AUDIT_VALUE_BYTES_MAX, operators::CONFIGURATION_NAME};
 use serde_json::{Value, json};
 use storage::StoreError;
@@ -29,13 +29,27 @@ use crate::{
 /// An operator's request, as it came in.
 #[derive(Debug, Clone)]
 pub struct AuditedAction {
-    /// Name of the operator, or `configuration` for a change by a reloaded file.
+    /// Name of the operator, or `configuration` for an action of the process itself.
     pub who: String,
     pub action: String,
     pub target: Option<String>,
     pub tenant: Option<String>,
     pub address: Option<String>,
     pub request: RequestName,
+}
+
+impl AuditedAction {
+    /// Returns an action of this process, which the configuration or a command caused.
+    pub(super) fn of_process(action: &str, target: String) -> Self {
+        Self {
+            who: CONFIGURATION_NAME.to_owned(),
+            action: action.to_owned(),
+            target: Some(target),
+            tenant: None,
+            address: None,
+            request: RequestName::random(),
+        }
+    }
 }
 
 /// Author of a change: the request, and whether the audit log contains it already. The default has
@@ -55,14 +69,7 @@ struct AuditedChange {
 
 impl Author {
     pub fn of(action: AuditedAction) -> Self {
-        let body = Mutex::new((digest::Context::new(&digest::SHA256), 0));
-        Self(Some(Arc::new(AuditedChange {
-            action,
-            started_at: Instant::now(),
-            body,
-            values: Mutex::default(),
-            is_recorded: AtomicBool::new(false),
-        })))
+        Self(Some(Arc::new(AuditedChange::of(action))))
     }
 
     /// Returns the name of the operator.
@@ -101,11 +108,36 @@ impl Author {
         error: Option<String>,
         has_chain: impl FnOnce(&str) -> bool,
     ) -> Option<AuditRecord> {
-        let audited = self.0.as_ref()?;
+        Some(self.0.as_ref()?.record(node, error, has_chain))
+    }
+
+    fn is_recorded(&self) -> bool {
+        self.0.as_ref().is_some_and(|audited| audited.is_recorded.load(Ordering::Acquire))
+    }
+}
+
+impl AuditedChange {
+    fn of(action: AuditedAction) -> Self {
+        Self {
+            action,
+            started_at: Instant::now(),
+            body: Mutex::new((digest::Context::new(&digest::SHA256), 0)),
+            values: Mutex::default(),
+            is_recorded: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the record of the change, see [`Author::record`].
+    fn record(
+        &self,
+        node: &str,
+        error: Option<String>,
+        has_chain: impl FnOnce(&str) -> bool,
+    ) -> AuditRecord {
         let now = jiff::Timestamp::now();
-        let (body, length) = audited.body.lock().clone();
-        let action = &audited.action;
-        let [before, after] = audited.values.lock().clone();
+        let (body, length) = self.body.lock().clone();
+        let action = &self.action;
+        let [before, after] = self.values.lock().clone();
         let entry = AuditEntry {
             number: 0,
             at: now.to_string(),
@@ -126,7 +158,7 @@ impl Author {
             after,
             outcome: if error.is_some() { "refused" } else { "ok" }.to_owned(),
             error,
-            duration_ms: Some(audited.started_at.elapsed().as_secs_f64() * 1_000.0),
+            duration_ms: Some(self.started_at.elapsed().as_secs_f64() * 1_000.0),
             request_id: action.request.to_string(),
             trace_id: None,
             session: None,
@@ -135,12 +167,17 @@ impl Author {
             count: None,
             node: node.to_owned(),
         };
-        Some(audit::record(AuditKind::Admin, now, entry))
+        audit::record(AuditKind::Admin, now, entry)
     }
+}
 
-    fn is_recorded(&self) -> bool {
-        self.0.as_ref().is_some_and(|audited| audited.is_recorded.load(Ordering::Acquire))
-    }
+/// Returns the record of the command that ends what a restored database must not continue. No broker
+/// runs then, and the database adds the record to its chain.
+pub fn restore_record(node: &str, ended: RestoreSummary) -> AuditRecord {
+    let RestoreSummary { sessions, tasks, approvals } = ended;
+    let target = format!("{sessions} sessions, {tasks} tasks, {approvals} approvals");
+    let action = AuditedAction::of_process("after_restore", target);
+    AuditedChange::of(action).record(node, None, |_| true)
 }
 
 /// Returns a changed value for the record: a digest if its JSON text is long.
@@ -214,15 +251,22 @@ impl Control {
     }
 
     async fn record_reload_of(&self, target: String) {
-        let action = AuditedAction {
-            who: CONFIGURATION_NAME.to_owned(),
-            action: "reload".to_owned(),
-            target: Some(target),
-            tenant: None,
-            address: None,
-            request: RequestName::random(),
-        };
-        self.record(&Author::of(action), None).await;
+        self.record(&Author::of(AuditedAction::of_process("reload", target)), None).await;
+    }
+
+    /// Restricts a filter to the records of the present tenant of this name. Records outlive their
+    /// tenant, and a later tenant of the name may belong to others.
+    pub fn of_present_tenant(&self, filter: AuditFilter) -> AuditFilter {
+        let created_at_us = filter.tenant.as_deref().and_then(|name| self.row_created_at_us(name));
+        AuditFilter { since_us: filter.since_us.max(created_at_us), ..filter }
+    }
+
+    /// Returns the time at which the present tenant of a name was created. 0: the configuration
+    /// declares it.
+    pub(super) fn row_created_at_us(&self, tenant: &str) -> Option<i64> {
+        let tenant = TenantId::parse(tenant).ok()?;
+        let registry = self.registry.load();
+        registry.tenants.get(&tenant).map(|entry| entry.row_created_at_us())
     }
 
     /// Returns a page of the audit log, in the order of the filter, and the number after which the

@@ -14,14 +14,12 @@ use records::{AdminChange, AuditRetentionTerms, AuditTruncation};
 use rules::{
     audit_retention::AuditRetention,
     limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROWS},
-    operators::CONFIGURATION_NAME,
 };
 use storage::StoreError;
 
 use super::{
     AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant,
 };
-use crate::telemetry::request::RequestName;
 
 /// Longest time of one removal of old records. The next one continues it.
 const TRIM_WITHIN: Duration = Duration::from_secs(10);
@@ -209,14 +207,7 @@ fn retention_change(
         None => format!("{before} to {}", time(next.effective(now_us))),
     };
     tracing::warn!(change = target, "the retention of the audit log changes");
-    AuditedAction {
-        who: CONFIGURATION_NAME.to_owned(),
-        action: "audit.retain".to_owned(),
-        target: Some(target),
-        tenant: None,
-        address: None,
-        request: RequestName::random(),
-    }
+    AuditedAction::of_process("audit.retain", target)
 }
 
 #[cfg(test)]

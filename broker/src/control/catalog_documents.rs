@@ -356,8 +356,8 @@ pub(super) fn synced_documents<D: CatalogDocument>(
         if next.contains_key(&key) {
             continue; // the configuration file decides
         }
-        let before = D::documents(old).get(&key);
-        let entry = super::store_sync::entry_or_previous(stored_document::<D>(record), before);
+        let (read, before) = (stored_document::<D>(record), D::documents(old).get(&key));
+        let entry = super::store_sync::entry_or_previous(read, record.created_at_us, before);
         let entry = entry.or_else(|| closed_entry::<D>(record).map(Arc::new));
         next.extend(entry.map(|entry| (key, entry)));
     }

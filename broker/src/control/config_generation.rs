@@ -11,7 +11,8 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{control::now_us, metrics::Metrics};
+use super::validation::now_us;
+use crate::metrics::Metrics;
 
 /// Maximum number of faults in the view. The log contains every fault.
 const FAULTS_SHOWN_MAX: usize = 20;

@@ -1,7 +1,7 @@
 //! Logins of the console that ended, and what ends them at their issuers.
 //!
 //! A login is in its cookie, which every replica opens. Its end is therefore stored, under a digest of
-//! its name, for as long as the cookie would be accepted.
+//! its name, for as long as any replica would accept the cookie.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::oauth::{IssuerLogin, digest_of};
 const SEAL_CONTEXT: &str = "console login at an issuer, for its end";
 
 impl Control {
-    /// Ends a login on every replica. `life`: time for which its cookie would be accepted. Returns
-    /// the address at which the browser ends its session at the issuer.
+    /// Ends a login on every replica. `life`: time for which any replica would accept its cookie.
+    /// Returns the address at which the browser ends its session at the issuer.
     pub async fn end_login(
         &self,
         login: &str,

@@ -18,7 +18,7 @@ pub enum ControlError {
     #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
     DefaultTenant,
     #[error(
-        "these operators are limited to it or cannot be read, and a later tenant of that name would be theirs: {}; revoke them first", .operators.join(", ")
+        "these operators are limited to it or cannot be read, and a later tenant of that name would be theirs: {}; revoke them first, or remove them from the configuration file", .operators.join(", ")
     )]
     NamedByOperators { operators: Vec<String> },
     #[error(

@@ -18,8 +18,8 @@ use storage::Wakeup;
 use super::{
     Author, Control, ControlError, ListPart, ListRange,
     list_part::{PartReader, creation_key},
-    now_us,
     resource_views::moment,
+    validation::now_us,
 };
 use crate::{
     sessions::{session::record::client_info, tasks},

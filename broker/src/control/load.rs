@@ -20,13 +20,12 @@ use storage::StoreError;
 use super::{
     Control,
     key_attributes::key_entry,
-    now_us,
     operators::refuse_stored_names,
     registry::{
         self, Backends, DECLARED, EntryOrigin, Policies, Registry, RegistryEntry, Tenants,
         UnreadableBackends,
     },
-    validation::client_files,
+    validation::{client_files, now_us},
 };
 use crate::auth::{Caller, RootSecrets, SealError, reserved_reason};
 
@@ -153,7 +152,10 @@ impl Control {
                 false => AdminChange::AddTenant(&record),
             };
             self.store().apply(change, None).await?;
-            stored.insert(default, record);
+            // As the row is: it may be older, or that of another replica.
+            let rows = self.store().tenants().await?;
+            let row = rows.into_iter().find(|row| row.tenant == default);
+            stored.extend(row.map(|row| (default, row)));
         }
         for (tenant, record) in stored {
             match stored_tenant(&record) {

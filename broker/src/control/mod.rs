@@ -75,7 +75,7 @@ use tokio::sync::Notify;
 pub(crate) use self::overview::kind_name;
 pub use self::{
     approvals::{ApprovalView, NewDecision},
-    audit::{AuditedAction, Author},
+    audit::{AuditedAction, Author, restore_record},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
     backends::FirstAttempt,
@@ -109,8 +109,7 @@ use self::{
     key_attributes::key_entry,
     registry::{EntryOrigin, Registry, RegistryEntry, UnreadableBackends},
     validation::{
-        check_key_life, check_label, check_principal, no_tenant, now_us, refuse_declared,
-        refuse_more,
+        check_key_life, check_label, check_principal, no_tenant, refuse_declared, refuse_more,
     },
 };
 use crate::{
@@ -287,8 +286,9 @@ impl Control {
                 refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
                 condition.holds("tenant", old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
-                let entry =
-                    RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+                // Operators of the tenant read the audit log from its creation on, at every replica.
+                let now = attempt.query_store("read_clock", attempt.store().clock_us()).await?;
+                let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now);
                 let record = TenantRecord {
                     tenant: tenant.clone(),
                     settings: registry::tenant_settings(&entry.spec),
@@ -393,7 +393,8 @@ impl Control {
             refuse_more(true, count, "keys of this tenant", KEYS_PER_TENANT_MAX)?;
             let key =
                 ApiKey::mint(&attempt.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
-            let now = now_us();
+            // A wrong clock of this replica must not prolong the life of a key at the others.
+            let now = attempt.query_store("read_clock", attempt.store().clock_us()).await?;
             let lifetime = |life: Duration| i64::try_from(life.as_micros()).unwrap_or(i64::MAX);
             let attributes = KeyAttributes {
                 expires_at_us: wanted.expires_in.map(|life| now.saturating_add(lifetime(life))),

@@ -196,15 +196,19 @@ impl Control {
         tenant: &TenantId,
     ) -> Result<(), ControlError> {
         let records = self.query_store("list_operators", self.store().operators()).await?;
-        let names_tenant = |record: &OperatorRecord| {
-            // A newer build may read the tenant there.
-            let Ok(settings) = settings(record) else { return true };
-            let (role, scope) = (settings.role, settings.scope());
-            let operator = Operator { role, scope, ..Operator::powerless() };
+        let is_limited = |scope: Scope| {
+            let operator = Operator { scope, ..Operator::powerless() };
             !operator.is_broker_wide() && operator.covers_tenant(tenant.as_str())
         };
-        let operators: Vec<String> =
-            records.into_iter().filter(names_tenant).map(|record| record.name).collect();
+        // A newer build may read the tenant where this one reads nothing.
+        let names_tenant = |record: &OperatorRecord| {
+            settings(record).ok().is_none_or(|settings| is_limited(settings.scope()))
+        };
+        let stored = records.into_iter().filter(names_tenant).map(|record| record.name);
+        let registry = self.registry.load();
+        let declared = registry.auth.operator_scopes();
+        let declared = declared.filter(|(_, scope)| is_limited((*scope).clone()));
+        let operators: Vec<String> = stored.chain(declared.map(|(path, _)| path)).collect();
         if operators.is_empty() {
             Ok(())
         } else {
@@ -384,7 +388,9 @@ mod tests {
     #[tokio::test]
     async fn an_operator_blocks_the_removal_of_the_tenants_that_it_names() {
         let folder = tempfile::tempdir().unwrap();
-        let control = Rig::start(folder.path(), "").await.control;
+        let declared = "[{name: vera, role: viewer, tenants: [acme], token: the-token-of-vera}, {name: ben, role: viewer, token: the-token-of-ben}]";
+        let yaml = format!("auth: {{admin_token: the-token-of-the-admin, operators: {declared}}}");
+        let control = Rig::start(folder.path(), &yaml).await.control;
         let settings = [
             ("broker", r#"{"role":"admin"}"#),
             ("other", r#"{"role":"viewer","tenants":["zoo"]}"#),
@@ -414,7 +420,7 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         };
-        assert_eq!(named_by("acme").await, ["backends", "tenants"]);
+        assert_eq!(named_by("acme").await, ["auth.operators[0]", "backends", "tenants"]);
         assert_eq!(named_by("zoo").await, ["other", "tenants"]);
         assert_eq!(named_by("acm").await, [""; 0]);
         control.close().await;

@@ -166,9 +166,15 @@ impl Control {
         limit: usize,
     ) -> Vec<ActivityEntry> {
         let log = &self.broker.shared.activity;
+        // Entries outlive their tenant, and a later tenant of the name may belong to others.
+        let is_of_earlier = |entry: &ActivityEntry| {
+            let at = entry.at.parse::<jiff::Timestamp>().map(|at| at.as_microsecond()).ok();
+            !operator.is_broker_wide() && at < self.row_created_at_us(&entry.tenant)
+        };
         let is_seen = |entry: &ActivityEntry| {
             tenant.is_none_or(|wanted| wanted.as_str() == entry.tenant)
                 && operator.covers_whole_tenant(&entry.tenant)
+                && !is_of_earlier(entry)
         };
         log.newest(after, limit, is_seen).iter().map(|entry| (**entry).clone()).collect()
     }

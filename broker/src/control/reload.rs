@@ -16,9 +16,9 @@ use super::{
     Control, LoadError,
     catalog_documents::reloaded_documents,
     load::{check_client_files, stored_tenant},
-    now_us,
     operators::refuse_stored_names,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
+    validation::now_us,
 };
 
 /// Number of entries that a reload changed.
@@ -130,15 +130,23 @@ impl Control {
             ..ReloadSummary::default()
         };
         // A tenant that goes or closes does so with its policy and its toolsets in force.
-        for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
+        let mut remaining = old.clone();
+        for (tenant, before) in &old.tenants {
+            let later = next.tenants.get(tenant);
+            if later.is_some_and(|later| !before.is_other_row(later)) {
+                continue;
+            }
             self.keyring.remove_tenant(tenant);
             self.broker.remove_tenant(tenant);
             reloaded.tenants += 1;
+            if later.is_some() {
+                // Removed and created again: the later one starts as any other.
+                remaining.remove_tenant(tenant);
+            }
         }
+        let old = &remaining;
         let is_changed = |(tenant, entry): &(&TenantId, &Arc<RegistryEntry<TenantSpec>>)| {
-            old.tenants
-                .get(*tenant)
-                .is_none_or(|before| before.spec != entry.spec || before.is_other_row(entry))
+            old.tenants.get(*tenant).is_none_or(|before| before.spec != entry.spec)
         };
         let (opened, closed): (Vec<_>, Vec<_>) =
             next.tenants.iter().filter(is_changed).partition(|(_, entry)| entry.spec.enabled);
@@ -228,7 +236,9 @@ fn undeclared_tenant(
         // still stored.
         None | Some(Err(_)) => TenantSpec { enabled: false, ..TenantSpec::default() },
     };
-    RegistryEntry::stored(spec, Some(declared.created_at_us), now)
+    // With the time of its row, or the next read would take the row for that of another tenant.
+    let created_at_us = record.map_or(declared.created_at_us, |record| record.created_at_us);
+    RegistryEntry::stored(spec, Some(created_at_us), now)
 }
 
 /// Returns the number of issuers that only one of the two has, by their settings.

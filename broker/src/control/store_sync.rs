@@ -7,12 +7,13 @@
 //!   every replica.
 //! - For an unreadable row, the entry in force stays. Only a policy does not stay: the tenant is
 //!   closed, as at a start.
+//! - A tenant that was removed and created again between two reads inherits nothing.
 
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak, atomic::Ordering},
 };
 
@@ -29,8 +30,8 @@ use super::{
     Control, LoadError,
     catalog_documents::synced_documents,
     load::{stored_tenant, tenant_record},
-    now_us,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, UnreadableBackends},
+    validation::now_us,
 };
 use crate::persistence::node::{LeaseObserver, OwnedRecords, ReclaimedRecords};
 
@@ -72,6 +73,8 @@ impl Control {
         let revocations = self.query_store("list_revocations", self.store().revocations()).await?;
         let operators = self.query_store("list_operators", self.store().operators()).await?;
         let held = self.read_breakers().await?;
+        let later = self.query_store("list_tenants", self.store().tenants()).await?;
+        let tenants = kept_tenants(tenants, &later);
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;
         let records = StoredRecords { tenants, backends, policies, documents, issuers };
@@ -177,7 +180,7 @@ impl Control {
             if read.is_err() {
                 unreadable.insert(name.clone(), record.created_at_us);
             }
-            let entry = entry_or_previous(read, old.backends.get(&name));
+            let entry = entry_or_previous(read, record.created_at_us, old.backends.get(&name));
             next.backends.extend(entry.map(|entry| (name, entry)));
         }
         *self.unreadable_backends.lock() = unreadable;
@@ -208,7 +211,8 @@ impl Control {
             if !next.tenants.contains_key(&key.0) {
                 continue;
             }
-            let entry = entry_or_previous(self.stored_issuer(&record), old.issuers.get(&key));
+            let (read, before) = (self.stored_issuer(&record), old.issuers.get(&key));
+            let entry = entry_or_previous(read, record.created_at_us, before);
             next.issuers.extend(entry.map(|entry| (key, entry)));
         }
     }
@@ -224,7 +228,8 @@ fn sync_tenants(next: &mut Registry, old: &Registry, tenants: Vec<TenantRecord>)
             }
             continue;
         }
-        let entry = entry_or_previous(stored_tenant(&record), old.tenants.get(&record.tenant));
+        let before = old.tenants.get(&record.tenant);
+        let entry = entry_or_previous(stored_tenant(&record), record.created_at_us, before);
         next.tenants.extend(entry.map(|entry| (record.tenant, entry)));
     }
 }
@@ -238,17 +243,28 @@ struct StoredRecords {
     issuers: Vec<TokenIssuerRecord>,
 }
 
-/// Returns the entry that was read, or the entry in force if it is equal or if the row is
-/// unreadable.
+/// Returns the tenants that existed during the whole read. A tenant loses its policy and its
+/// revocations with its row, so one that was removed during the read would permit everything.
+fn kept_tenants(mut read: Vec<TenantRecord>, later: &[TenantRecord]) -> Vec<TenantRecord> {
+    let created_at: BTreeMap<&TenantId, i64> =
+        later.iter().map(|record| (&record.tenant, record.created_at_us)).collect();
+    read.retain(|record| created_at.get(&record.tenant) == Some(&record.created_at_us));
+    read
+}
+
+/// Returns the entry that was read, or the entry in force if it is equal. For an unreadable row,
+/// returns the entry in force if it is an earlier state of this row. An entry of a removed row does
+/// not stay: the row may belong to others.
 pub(super) fn entry_or_previous<Spec: PartialEq>(
     read: Result<RegistryEntry<Spec>, LoadError>,
+    created_at_us: i64,
     before: Option<&Arc<RegistryEntry<Spec>>>,
 ) -> Option<Arc<RegistryEntry<Spec>>> {
     match read {
         Ok(entry) => Some(entry_or_equal(entry, before)),
         Err(error) => {
             tracing::error!(%error, "the broker cannot use an entry that another replica stored: the previous state stays in force");
-            before.cloned()
+            before.filter(|before| before.created_at_us == created_at_us).cloned()
         }
     }
 }

@@ -93,6 +93,8 @@ pub struct Meddled {
     unreadable_tasks: Mutex<HashSet<TaskId>>,
     /// Root keys that another process stores before the next list of API keys.
     late_roots: Mutex<Vec<StoredRoot>>,
+    /// Tenants that another process removes before the next list of policies.
+    late_removals: Mutex<Vec<TenantId>>,
 }
 
 impl Meddled {
@@ -113,6 +115,7 @@ impl Meddled {
             is_silent_about_nodes: AtomicBool::new(false),
             unreadable_tasks: Mutex::default(),
             late_roots: Mutex::default(),
+            late_removals: Mutex::default(),
         })
     }
 
@@ -129,6 +132,11 @@ impl Meddled {
     /// Lets another process store a root key before the next list of API keys.
     pub fn add_root_late(&self, root: StoredRoot) {
         self.late_roots.lock().push(root);
+    }
+
+    /// Lets another process remove a tenant before the next list of policies.
+    pub fn remove_late(&self, tenant: TenantId) {
+        self.late_removals.lock().push(tenant);
     }
 
     /// Sets the time by which the clock of the store is ahead of that of the process.
@@ -203,6 +211,14 @@ forward! {
             }
             self.inner.keys().await
         }
+        async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError> {
+            self.record("policies");
+            let late = std::mem::take(&mut *self.late_removals.lock());
+            for tenant in &late {
+                self.inner.apply(AdminChange::DeleteTenant(tenant), None).await?;
+            }
+            self.inner.policies().await
+        }
         async fn close(&self) {
             self.record("close");
             self.inner.close().await
@@ -212,7 +228,6 @@ forward! {
     fn tenants() -> Vec<TenantRecord>;
     fn keys_of(tenant: &TenantId) -> Vec<KeyRecord>;
     fn backends() -> Vec<BackendRecord>;
-    fn policies() -> Vec<PolicyRecord>;
     fn catalog_documents() -> Vec<CatalogDocumentRecord>;
     fn operators() -> Vec<OperatorRecord>;
     fn revocations() -> Vec<RevocationRecord>;

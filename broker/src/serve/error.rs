@@ -21,6 +21,10 @@ pub enum ServeError {
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(
+        "storage.url: the database is missing or empty; restore the copy into it first, or set the URL of the restored one"
+    )]
+    NotRestored,
     #[error(transparent)]
     Keys(#[from] KeysError),
     #[error(transparent)]
@@ -57,6 +61,7 @@ impl ServeError {
             ) => EXIT_USAGE,
             Self::Keys(KeysError::OtherSecret | KeysError::SecretMissing) => EXIT_INTERNAL,
             Self::Store(_)
+            | Self::NotRestored
             | Self::Load(LoadError::Store(_))
             | Self::Keys(_)
             | Self::Bind { .. }

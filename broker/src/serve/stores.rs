@@ -12,7 +12,7 @@ use storage::{
 use super::{ServeError, database_wait::DatabaseWait};
 use crate::{
     auth::{Keys, KeysError, OpenRoot, RootSecrets},
-    control::LoadError,
+    control::{LoadError, restore_record},
     persistence::Stores,
 };
 
@@ -38,6 +38,7 @@ impl OpenDatabase {
             config::DatabaseConfig::Postgres(url) => {
                 let options = PostgresOptions {
                     url: url.expose().to_owned(),
+                    url_file: config.storage.url_file.clone(),
                     migrate,
                     connect_timeout: CONNECT_TIMEOUT,
                 };
@@ -64,6 +65,7 @@ impl OpenDatabase {
                 Some(url) => {
                     let options = RedisOptions {
                         url: url.expose().to_owned(),
+                        url_file: config.storage.redis_url_file.clone(),
                         key: *keys.redis,
                         event_retention: config.events.log_retention(),
                     };
@@ -105,19 +107,22 @@ pub(super) async fn migrate(config: &Config) -> Result<String, StoreError> {
     })
 }
 
-/// Ends the state of a restored database that must not continue. Ends nothing while a replica has
-/// a lease, or if the root secret does not open the database.
+/// Ends the state of a restored database that must not continue, and records that in the audit log.
+/// Ends nothing while a replica has a lease, or if the root secret does not open the database.
 pub(super) async fn end_restored_state(config: &Config) -> Result<RestoreSummary, ServeError> {
     let database = open_existing(config).await?;
     let durable = database.durable();
+    let wait = DatabaseWait::new(config);
     refuse_replicas(durable).await?;
-    let root = open_root(config, durable, &DatabaseWait::new(config)).await?;
+    let root = open_root(config, durable, &wait).await?;
     if root.keys.newly_created {
         RootSecrets::remove_new_file(config);
         return Err(LoadError::SecretMissing.into());
     }
     refuse_replicas(durable).await?; // opening the root key may have waited for the database
     let summary = durable.end_restored_state().await?;
+    let records = [restore_record(&config.node.id, summary)];
+    wait.repeat(async || durable.append_audit(&records).await).await?;
     // A replica that started meanwhile may have continued something before it ended.
     refuse_replicas(durable).await?;
     durable.close().await;
@@ -126,15 +131,13 @@ pub(super) async fn end_restored_state(config: &Config) -> Result<RestoreSummary
 
 /// Opens a database that a broker has used. A missing or empty one is an error, because it is not
 /// the restored one.
-async fn open_existing(config: &Config) -> Result<OpenDatabase, StoreError> {
+async fn open_existing(config: &Config) -> Result<OpenDatabase, ServeError> {
     match OpenDatabase::open(config, false).await {
-        Err(StoreError::SchemaOlder { found: 0, .. }) => {
-            Err(StoreError::Corrupt { detail: "it is missing or empty".to_owned() })
-        }
+        Err(StoreError::SchemaOlder { found: 0, .. }) => Err(ServeError::NotRestored),
         Err(StoreError::SchemaOlder { .. }) if config.storage.migrate_on_start => {
-            OpenDatabase::open(config, true).await
+            Ok(OpenDatabase::open(config, true).await?)
         }
-        opened => opened,
+        opened => Ok(opened?),
     }
 }
 

@@ -106,6 +106,41 @@ async fn a_trial_is_handled_like_a_client_call_with_the_policy_of_its_subject() 
 }
 
 #[tokio::test]
+async fn the_activity_of_an_earlier_tenant_is_not_shown_as_that_of_a_later_one() {
+    let broker = builder().single_process().auth_required().start().await;
+    let admin = broker.admin();
+    admin.put_tenant("acme", json!({})).await;
+    let key = admin.create_key("acme").await;
+    let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    let refused = client.request("tools/call", json!({"name": "b__pay", "arguments": {}})).await;
+    assert!(refused["error"].is_object(), "{refused}");
+    let entries = async |admin: &AdminClient| -> Vec<Value> {
+        let (status, activity) = admin.get("/admin/v1/activity").await;
+        assert_eq!(status, 200, "{activity}");
+        activity["entries"].as_array().unwrap().clone()
+    };
+    eventually("the refusal in the activity", || async {
+        let entries = entries(&admin).await;
+        let is_there = entries.iter().any(|entry| entry["tenant"] == "acme");
+        if is_there { Ok(()) } else { Err(entries) }
+    })
+    .await;
+    let tenant = "/admin/v1/tenants/acme";
+    for is_later in [false, true] {
+        let body = json!({"name": "vera", "role": "viewer", "tenants": ["acme"]});
+        let (status, operator) = admin.post("/admin/v1/operators", &body).await;
+        assert_eq!(status, 201, "{operator}");
+        let seen = entries(&admin.with_token(operator["token"].as_str())).await;
+        assert_eq!(seen.is_empty(), is_later, "{seen:?}");
+        let id = operator["id"].as_str().unwrap();
+        assert_eq!(admin.delete(&format!("/admin/v1/operators/{id}")).await.0, 204);
+        assert_eq!(admin.delete(tenant).await.0, 204);
+        admin.put_tenant("acme", json!({})).await;
+    }
+    assert!(!entries(&admin).await.is_empty(), "an operator of all tenants sees them");
+}
+
+#[tokio::test]
 async fn the_trials_of_a_revoked_operator_end_and_others_continue() {
     let backend = FakeBackend::echo().await;
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;

@@ -342,6 +342,7 @@ async fn after_restore_needs_the_secret_and_a_database_without_a_broker() {
     let elsewhere = ("MCP_BROKER__STORAGE__URL", "sqlite:elsewhere/b.db");
     let missing = run(folder.path(), &["after-restore", "--config", "b.yaml"], &[elsewhere]);
     assert_eq!(missing.status.code(), Some(69), "{}", text(&missing.stderr));
+    assert!(text(&missing.stderr).contains("restore the copy into it"), "it says what to do");
     assert!(!folder.path().join("elsewhere").exists(), "it creates no database");
 
     let secret = folder.path().join("data/secret.key");

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{FakeBackend, PostgresServer, TestClient, eventually};
 
 use crate::{
@@ -99,6 +99,44 @@ async fn r_8_a_database_of_a_newer_build_is_refused_with_a_message() {
         assert_eq!(ended.code, Some(69), "{command}: {ended:?}");
         assert!(ended.stderr.contains("999") && ended.stderr.contains("newer"), "{ended:?}");
     }
+}
+
+#[tokio::test]
+async fn after_restore_waits_for_the_end_of_each_lease_and_extends_the_audit_log() {
+    let server = PostgresServer::fast().await;
+    let url = server.database().await;
+    let config = json!({"node": {"secret": "0123456789abcdef"}, "storage": {"url": url}});
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.yaml"), config.to_string()).unwrap();
+    let command = builder();
+    let after_restore =
+        || command.run(folder.path(), &["after-restore", "--config", "config.yaml"]);
+    let empty = after_restore().await;
+    assert_eq!(empty.code, Some(69), "{empty:?}");
+    assert!(empty.stderr.contains("restore the copy into it"), "{empty:?}");
+
+    let mut broker = builder().single_process().config(config).start().await;
+    let _session = broker.connected(json!({})).await;
+    let refused = after_restore().await;
+    assert_eq!(refused.code, Some(69), "{refused:?}");
+    assert!(refused.stderr.contains("has a lease"), "{refused:?}");
+    assert_eq!(server.sql(&url, "SELECT count(*) FROM sessions").await, "1", "nothing has ended");
+    assert!(broker.terminate().await.success());
+
+    let ended = after_restore().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stdout.starts_with("ended sessions: 1,"), "{ended:?}");
+    broker.restart().await;
+    let listed = broker.cli(&["audit", "export"]).await.stdout;
+    let record = listed.lines().find(|line| line.contains("after_restore")).unwrap_or_default();
+    let record: Value = serde_json::from_str(record).unwrap_or_default();
+    assert_eq!(
+        (&record["principal"], &record["target"]),
+        (&json!("configuration"), &json!("1 sessions, 0 tasks, 0 approvals")),
+        "{listed}"
+    );
+    let verified = broker.cli(&["audit", "verify"]).await;
+    assert_eq!(verified.code, Some(0), "{verified:?}");
 }
 
 #[tokio::test]

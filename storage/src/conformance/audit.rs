@@ -1,5 +1,10 @@
 //! Behaviours of every [`AuditStore`](crate::AuditStore).
 
+use std::{
+    sync::LazyLock,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
 use protocol::ids::{BackendId, KeyId};
 use records::{
     AdminChange, AuditFilter, AuditKind, AuditOrder, AuditRecord, SESSION_KEY_BYTES, SessionKey,
@@ -12,10 +17,21 @@ use super::{
 };
 use crate::{DurableStore, StoreError};
 
+/// Returns the time of the record with this number. It is recent, as a store bounds the times of
+/// records by its clock.
+pub(super) fn moment(number: u32) -> i64 {
+    static FIRST: LazyLock<i64> = LazyLock::new(|| {
+        let first = SystemTime::now() - Duration::from_secs(3_600);
+        let seconds = first.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        i64::try_from(seconds).unwrap_or_default() * 1_000_000
+    });
+    *FIRST + i64::from(number) * 1_000
+}
+
 pub(super) fn record(number: u8, kind: AuditKind, of: Option<&str>) -> AuditRecord {
     AuditRecord {
         id: [number; 16],
-        at_us: i64::from(number) * 1_000,
+        at_us: moment(u32::from(number)),
         kind,
         tenant: of.map(str::to_owned),
         body: format!("{{\"n\":{number}}}"),
@@ -71,8 +87,8 @@ pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome
     assert_eq!(numbers(store, &of_acme).await?, [3, 6, 9, 12, 15, 18]);
     let calls = AuditFilter {
         kind: Some(AuditKind::Call),
-        since_us: Some(5_000),
-        until_us: Some(12_000),
+        since_us: Some(moment(5)),
+        until_us: Some(moment(12)),
         ..of_acme
     };
     assert_eq!(numbers(store, &calls).await?, [9]);

@@ -6,7 +6,7 @@ use records::{
     AuditRetentionTerms, AuditTruncation, ChainedAuditRecord,
 };
 
-use super::{Outcome, config::tenant_record};
+use super::{Outcome, audit::moment, config::tenant_record};
 use crate::{DurableStore, StoreError};
 
 fn record(number: u16, of: Option<&str>) -> AuditRecord {
@@ -14,7 +14,7 @@ fn record(number: u16, of: Option<&str>) -> AuditRecord {
     id[..2].copy_from_slice(&number.to_be_bytes());
     AuditRecord {
         id,
-        at_us: i64::from(number) * 1_000,
+        at_us: moment(u32::from(number)),
         kind: if number.is_multiple_of(2) { AuditKind::Admin } else { AuditKind::Call },
         tenant: of.map(str::to_owned),
         body: format!("{{\"n\":{number},\"text\":\"ü '\\u0000\"}}"),
@@ -100,19 +100,19 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     let records: Vec<AuditRecord> = (1..=9).map(|number| record(number, Some("acme"))).collect();
     store.append_audit(&records).await?;
     store.append_audit(&[record(20, None)]).await?;
-    assert_eq!(store.audit_chains_to_truncate(1_000, None, 10).await?, Vec::<String>::new());
-    assert_eq!(store.audit_chains_to_truncate(6_000, None, 10).await?, ["acme"]);
-    assert_eq!(store.audit_chains_to_truncate(100_000, None, 1).await?, [""]);
-    assert_eq!(store.audit_chains_to_truncate(100_000, Some(""), 1).await?, ["acme"]);
+    assert_eq!(store.audit_chains_to_truncate(moment(1), None, 10).await?, Vec::<String>::new());
+    assert_eq!(store.audit_chains_to_truncate(moment(6), None, 10).await?, ["acme"]);
+    assert_eq!(store.audit_chains_to_truncate(moment(100), None, 1).await?, [""]);
+    assert_eq!(store.audit_chains_to_truncate(moment(100), Some(""), 1).await?, ["acme"]);
     assert_eq!(
-        store.audit_chains_to_truncate(100_000, Some("acme"), 1).await?,
+        store.audit_chains_to_truncate(moment(100), Some("acme"), 1).await?,
         Vec::<String>::new()
     );
     let (_, links) = sound(store, "acme").await?;
     let cut = |position: usize| AuditTruncation {
         position: position as i64,
         hash: links[position - 1].hash.clone(),
-        before_us: 6_000,
+        before_us: moment(6),
         signature: b"signed".to_vec(),
     };
     let wrong = AuditTruncation { hash: AUDIT_GENESIS.to_vec(), ..cut(5) };
@@ -132,7 +132,7 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     );
     assert_eq!(sound(store, "acme").await?.1.len(), 4, "then nothing is removed");
     assert_eq!(
-        store.trim_unchained_audit(1_000_000, 100).await?,
+        store.trim_unchained_audit(moment(1_000), 100).await?,
         0,
         "a record of a chain is not removed by its age alone"
     );

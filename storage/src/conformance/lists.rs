@@ -227,6 +227,9 @@ macro_rules! durable_conformance {
                 an_ended_task_has_no_open_questions
                 a_task_snapshot_changes_with_each_input
             }
+            tenants {
+                a_new_tenant_has_nothing_of_an_earlier_one
+            }
         }
     };
     ($suite:ident, on $server:expr => $open:path) => {
@@ -398,6 +401,7 @@ mod tests {
             include_str!("task_inputs.rs"),
             include_str!("task_limits.rs"),
             include_str!("tasks.rs"),
+            include_str!("tenants.rs"),
         ];
         let missing: Vec<&str> = files
             .iter()

@@ -32,6 +32,7 @@ pub mod sessions;
 pub mod task_inputs;
 pub mod task_limits;
 pub mod tasks;
+pub mod tenants;
 
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},

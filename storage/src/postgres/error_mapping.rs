@@ -54,8 +54,15 @@ pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
 /// Returns true if a pooler refused the settings of a connection.
 pub(super) fn refuses_settings(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|fault| {
-        fault.code().as_deref() == Some("08P01") && fault.message().contains("startup parameter")
+        fault.code().is_some_and(|code| is_refusal_of_settings(&code, fault.message()))
     })
+}
+
+/// PgBouncer names the parameter. Amazon RDS Proxy supports no command-line options, which contain
+/// the settings.
+fn is_refusal_of_settings(code: &str, message: &str) -> bool {
+    let known = [("08P01", "startup parameter"), ("0A000", "command-line options")];
+    known.iter().any(|(known, part)| *known == code && message.contains(part))
 }
 
 /// SQLSTATE of a write at a server that accepts none.
@@ -141,4 +148,27 @@ pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
 /// Returns true if the parent row is missing.
 pub(super) fn is_orphan(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|fault| fault.kind() == ErrorKind::ForeignKeyViolation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_of_settings_are_told_from_other_errors() {
+        for (code, message, expected) in [
+            ("08P01", "unsupported startup parameter: options", true),
+            ("08P01", "unsupported startup parameter in options: lock_timeout", true),
+            (
+                "0A000",
+                "Feature not supported: RDS Proxy currently doesn\u{2019}t support command-line options.",
+                true,
+            ),
+            ("08P01", "no more connections allowed (max_client_conn)", false),
+            ("0A000", "cached plan must not change result type", false),
+            ("28P01", "password authentication failed for user \"command-line options\"", false),
+        ] {
+            assert_eq!(is_refusal_of_settings(code, message), expected, "{message}");
+        }
+    }
 }

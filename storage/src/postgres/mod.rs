@@ -23,6 +23,7 @@ mod results;
 mod rows;
 mod schema;
 mod seals;
+mod server_login;
 mod server_path;
 mod sessions;
 mod tasks;
@@ -33,11 +34,16 @@ mod tls_verification;
 mod url;
 mod write;
 
-use std::{fmt, str::FromStr, sync::atomic::AtomicU64, time::Duration};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use sqlx::{
-    ConnectOptions, Connection,
+    Connection,
     postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow, Postgres},
     query::Query,
 };
@@ -47,6 +53,7 @@ pub use self::url::check_postgres_url;
 use self::{
     error_mapping::{RetryAction, map_error, retry_action},
     pool::{Pool, PooledConnection},
+    server_login::ServerLogin,
     server_path::ServerPath,
 };
 use crate::{MigrationOutcome, StoreError};
@@ -104,6 +111,8 @@ const MIGRATION_ATTEMPTS_MAX: Duration = Duration::from_secs(600);
 pub struct PostgresOptions {
     /// `postgres://user:password@host:port/database?sslmode=verify-full`.
     pub url: String,
+    /// File that holds the URL. New connections use the login that it has by then.
+    pub url_file: Option<PathBuf>,
     /// True to apply missing migrations. Otherwise an old schema is refused.
     pub migrate: bool,
     /// Time that opening waits for the server.
@@ -160,14 +169,9 @@ impl InDoubtCalls {
 impl PostgresStore {
     /// Connects, and brings the schema up to date if allowed.
     pub async fn open(options: &PostgresOptions) -> Result<Self, StoreError> {
-        // The parser's error may quote parts of the URL, and so the password.
-        let unusable = |_| StoreError::Unavailable {
-            detail: "storage.url is not a PostgreSQL URL this build understands".into(),
-        };
-        let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
-        let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
-        tls_verification::warn_if_unverified(&base);
-        let (path, migrated) = Self::migrate(&base, options).await?;
+        let login = ServerLogin::new(options)?;
+        tls_verification::warn_if_unverified(&login.options().await);
+        let (path, migrated) = Self::migrate(&login, options).await?;
         if path == ServerPath::TransactionPooler {
             tracing::info!(
                 "the database is behind a pooler: each statement has its own transaction"
@@ -175,9 +179,9 @@ impl PostgresStore {
         }
         let for_writes = [&SETTINGS[..], &WRITE_SETTINGS].concat();
         Ok(Self {
-            pool: Pool::new(path, &base, &SETTINGS, CONNECTIONS_MAX),
-            write_pool: Pool::new(path, &base, &for_writes, WRITE_CONNECTIONS),
-            lease_pool: Pool::new(path, &base, &SETTINGS, LEASE_CONNECTIONS),
+            pool: Pool::new(path, &login, &SETTINGS, CONNECTIONS_MAX),
+            write_pool: Pool::new(path, &login, &for_writes, WRITE_CONNECTIONS),
+            lease_pool: Pool::new(path, &login, &SETTINGS, LEASE_CONNECTIONS),
             migrated,
             unreadable: AtomicU64::new(0),
             unanswered: Mutex::default(),
@@ -188,12 +192,13 @@ impl PostgresStore {
     /// Brings the schema up to date. Each attempt has a connection of its own. Another attempt
     /// follows while other programs, such as `pg_dump`, hold locks of the tables.
     async fn migrate(
-        base: &PgConnectOptions,
+        login: &Arc<ServerLogin>,
         options: &PostgresOptions,
     ) -> Result<(ServerPath, MigrationOutcome), StoreError> {
         let started = Instant::now();
         loop {
-            let (mut connection, path) = Self::connect(base, options.connect_timeout).await?;
+            let base = login.options().await;
+            let (mut connection, path) = Self::connect(&base, options.connect_timeout).await?;
             let migrated = schema::apply_migrations(&mut connection, path, options.migrate).await;
             let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
             match migrated {

@@ -10,14 +10,17 @@
 //!   settings ([`super::server_path`]).
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, SqlSafeStr as _,
-    postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow, Postgres},
+    postgres::{PgArguments, PgConnection, PgRow, Postgres},
     query::Query,
     raw_sql,
 };
@@ -26,7 +29,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{error_mapping, server_path::ServerPath};
+use super::{error_mapping, server_login::ServerLogin, server_path::ServerPath};
 
 /// Idle time after which a connection is pinged before its use.
 const TRUSTED_FOR: Duration = Duration::from_secs(2);
@@ -37,8 +40,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(700);
 const REFUSED_FOR: Duration = Duration::from_millis(600);
 const TRY_EVERY: Duration = Duration::from_millis(50);
 /// Age at which a connection is replaced, so that old addresses and server memory do not stay for
-/// ever.
-const LIFETIME_MAX: Duration = Duration::from_secs(30 * 60);
+/// ever. It stays while the server accepts no other one.
+const LIFETIME: Duration = Duration::from_secs(30 * 60);
+/// Time limit for the connection that replaces an old one.
+const REPLACED_WITHIN: Duration = Duration::from_millis(500);
+/// Pause after a failed replacement of a connection.
+const REPLACED_LATER: Duration = Duration::from_secs(10);
 const IDLE_MAX: Duration = Duration::from_secs(5 * 60);
 /// Time that the close of the store waits for statements in progress and for the end of each
 /// connection.
@@ -47,14 +54,16 @@ const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Live {
     connection: PgConnection,
-    made_at: Instant,
+    replace_at: Instant,
     idle_since: Instant,
     /// Value of [`Pool::generation`] when the connection was made.
     generation: u64,
 }
 
 pub(super) struct Pool {
-    options: PgConnectOptions,
+    path: ServerPath,
+    login: Arc<ServerLogin>,
+    settings: Vec<(&'static str, &'static str)>,
     /// Begins the transaction of a statement. `None`: each statement is its own transaction.
     begin: Option<String>,
     connections_max: u32,
@@ -70,7 +79,7 @@ pub(super) struct Pool {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Pool").finish_non_exhaustive() // the options hold the password
+        out.debug_struct("Pool").finish_non_exhaustive() // the login holds the password
     }
 }
 
@@ -85,12 +94,14 @@ pub(super) struct PooledConnection<'p> {
 impl Pool {
     pub(super) fn new(
         path: ServerPath,
-        base: &PgConnectOptions,
-        settings: &[(&'static str, &str)],
+        login: &Arc<ServerLogin>,
+        settings: &[(&'static str, &'static str)],
         connections_max: u32,
     ) -> Self {
         Self {
-            options: path.options(base, settings),
+            path,
+            login: Arc::clone(login),
+            settings: settings.to_vec(),
             begin: path.begin(settings),
             connections_max,
             permits: Semaphore::new(connections_max as usize),
@@ -115,17 +126,11 @@ impl Pool {
         let give_up_at = Instant::now() + REFUSED_FOR;
         loop {
             if let Some(live) = self.acquire_idle(trusted_for).await {
+                let live = self.replaced_if_old(live).await;
                 return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });
             }
-            let generation = self.generation.load(Ordering::Acquire);
-            match self.options.connect().await {
-                Ok(connection) => {
-                    // A pooler accepts connections also while the server is silent.
-                    if self.begin.is_none() {
-                        self.record_activity();
-                    }
-                    let now = Instant::now();
-                    let live = Live { connection, made_at: now, idle_since: now, generation };
+            match self.connect().await {
+                Ok(live) => {
                     return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });
                 }
                 Err(error)
@@ -136,6 +141,39 @@ impl Pool {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    async fn connect(&self) -> Result<Live, sqlx::Error> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let base = self.login.options().await;
+        let connection = self.path.options(&base, &self.settings).connect().await?;
+        // A pooler accepts connections also while the server is silent.
+        if self.begin.is_none() {
+            self.record_activity();
+        }
+        let now = Instant::now();
+        Ok(Live { connection, replace_at: now + LIFETIME, idle_since: now, generation })
+    }
+
+    /// Returns a new connection in place of an old one. A full server, or one that refuses the
+    /// login, must not cost the connections that work.
+    async fn replaced_if_old(&self, mut old: Live) -> Live {
+        if Instant::now() < old.replace_at {
+            return old;
+        }
+        match timeout(REPLACED_WITHIN, self.connect()).await {
+            Ok(Ok(new)) => new,
+            Ok(Err(_)) | Err(_) => {
+                old.replace_at = Instant::now() + REPLACED_LATER;
+                old
+            }
+        }
+    }
+
+    /// Makes all idle connections due for their replacement.
+    #[cfg(test)]
+    pub(super) fn make_old(&self) {
+        self.idle().iter_mut().for_each(|live| live.replace_at = Instant::now());
     }
 
     async fn acquire_idle(&self, trusted_for: Duration) -> Option<Live> {
@@ -183,8 +221,7 @@ impl Pool {
     fn return_to_pool(&self, mut live: Live) {
         self.record_activity();
         live.idle_since = Instant::now();
-        let is_good = live.generation == self.generation.load(Ordering::Acquire)
-            && live.made_at.elapsed() < LIFETIME_MAX;
+        let is_good = live.generation == self.generation.load(Ordering::Acquire);
         let mut idle = self.idle();
         if is_good && !self.permits.is_closed() {
             idle.push(live);

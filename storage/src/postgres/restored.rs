@@ -1,6 +1,10 @@
 //! Ends the state of a restored copy that must not continue, in steps that each end in time.
 
 use records::RestoreSummary;
+use sqlx::{
+    postgres::{PgArguments, Postgres},
+    query::Query,
+};
 
 use super::{PostgresStore, config::only, rows::count};
 use crate::StoreError;
@@ -12,13 +16,15 @@ const END_SESSIONS: &str = "WITH ended AS (
         DELETE FROM sessions WHERE key IN (SELECT key FROM sessions LIMIT $1) RETURNING 1)
     SELECT count(*) AS changed FROM ended";
 
-/// No node has the name `restored`, because the name of a node contains a slash. A task with this
-/// owner is done.
+/// The second parameter is the owner that marks a task as done by this call. An earlier call does not
+/// count: its tasks may have had owners that the copy has lost. The time in seconds exceeds the epochs
+/// of those owners.
 const STOP_TASKS: &str = "WITH stopped AS (
-        UPDATE tasks SET owner = 'restored', epoch = epoch + 1000, step = greatest(step, 1::smallint)
+        UPDATE tasks SET owner = $2, epoch = greatest(epoch + 1000, now_us() / 1000000),
+            step = greatest(step, 1::smallint)
         WHERE task IN (
             SELECT task FROM tasks
-            WHERE status IN ('working', 'input_required') AND owner IS DISTINCT FROM 'restored' LIMIT $1)
+            WHERE status IN ('working', 'input_required') AND owner IS DISTINCT FROM $2 LIMIT $1)
         RETURNING 1)
     SELECT count(*) AS changed FROM stopped";
 
@@ -35,16 +41,23 @@ const END_APPROVALS: &str = "WITH ended AS (
 
 impl PostgresStore {
     pub(super) async fn end_restored(&self) -> Result<RestoreSummary, StoreError> {
+        // No node has such a name, because the name of a node contains a slash.
+        let owner = format!("restored {:016x}", rand::random::<u64>());
+        let end_sessions = |_| sqlx::query(END_SESSIONS).bind(STEP_ROWS);
+        let stop_tasks = |_| sqlx::query(STOP_TASKS).bind(STEP_ROWS).bind(owner.as_str());
+        let end_approvals = |_| sqlx::query(END_APPROVALS).bind(STEP_ROWS);
         Ok(RestoreSummary {
-            sessions: self.in_steps(END_SESSIONS).await?,
-            tasks: self.in_steps(STOP_TASKS).await?,
-            approvals: self.in_steps(END_APPROVALS).await?,
+            sessions: self.in_steps(end_sessions).await?,
+            tasks: self.in_steps(stop_tasks).await?,
+            approvals: self.in_steps(end_approvals).await?,
         })
     }
 
     /// Repeats a statement until it finds no more rows. Returns the number of changed rows.
-    async fn in_steps(&self, statement: &'static str) -> Result<u64, StoreError> {
-        let step = |_| sqlx::query(statement).bind(STEP_ROWS);
+    async fn in_steps<'q>(
+        &self,
+        step: impl Fn(bool) -> Query<'q, Postgres, PgArguments> + Copy + Send + Sync,
+    ) -> Result<u64, StoreError> {
         let mut total = 0;
         loop {
             let changed = count(only(&self.rows(step).await?)?, "changed")?;

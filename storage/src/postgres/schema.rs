@@ -194,6 +194,24 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0028_versions_by_the_clock.sql"),
         ["migration.28.begun", "migration.28.applied"],
     ),
+    (
+        29,
+        "audit times by the server's clock",
+        include_str!("../../../migrations/postgres/0029_audit_times_by_the_servers_clock.sql"),
+        ["migration.29.begun", "migration.29.applied"],
+    ),
+    (
+        30,
+        "replica identity of subscriptions",
+        include_str!("../../../migrations/postgres/0030_replica_identity_of_subscriptions.sql"),
+        ["migration.30.begun", "migration.30.applied"],
+    ),
+    (
+        31,
+        "tenants begin with nothing",
+        include_str!("../../../migrations/postgres/0031_tenants_begin_with_nothing.sql"),
+        ["migration.31.begun", "migration.31.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

@@ -3,6 +3,7 @@
 mod claims;
 mod commits;
 mod expiry;
+mod logins;
 mod migrations;
 mod outages;
 mod pooler;
@@ -47,7 +48,12 @@ async fn open(server: &PostgresServer) -> PostgresStore {
 }
 
 fn options(server: &PostgresServer) -> PostgresOptions {
-    PostgresOptions { url: server.url(), migrate: true, connect_timeout: Duration::from_secs(5) }
+    PostgresOptions {
+        url: server.url(),
+        url_file: None,
+        migrate: true,
+        connect_timeout: Duration::from_secs(5),
+    }
 }
 
 /// Returns an empty store on a server that has other databases. Its tables are copied, because

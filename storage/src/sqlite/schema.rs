@@ -47,6 +47,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0018_registrations_of_backends.sql"),
     ),
     (19, "inputs by bytes", include_str!("../../../migrations/sqlite/0019_inputs_by_bytes.sql")),
+    (
+        20,
+        "tenants begin with nothing",
+        include_str!("../../../migrations/sqlite/0020_tenants_begin_with_nothing.sql"),
+    ),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.

@@ -53,7 +53,7 @@ pub(in crate::auth) struct Introspector {
     pub(super) includes_jwts: bool,
     client: IntrospectionClient,
     metrics: Arc<Metrics>,
-    answers: Mutex<Answers>,
+    answers: Arc<Mutex<Answers>>,
     /// Introspections that run now. A receiver is closed at the end.
     running: SharedMap<TokenDigest, watch::Receiver<()>>,
     at_once: ReservedPermits,
@@ -136,13 +136,13 @@ impl Introspector {
             includes_jwts: config.includes_jwts,
             client,
             metrics,
-            answers: Mutex::new(Answers {
+            answers: Arc::new(Mutex::new(Answers {
                 active: FastMap::default(),
                 inactive: FastMap::default(),
                 new_tokens: LocalRateLimiter::new(quota),
                 paused_until: None,
                 log_lines: LocalRateLimiter::new(one_per(LOG_INTERVAL)),
-            }),
+            })),
             running: SharedMap::default(),
             at_once: ReservedPermits::new(INTROSPECTIONS_AT_ONCE_MAX, INTROSPECTIONS_RESERVED),
             waiting: ReservedPermits::new(
@@ -151,6 +151,13 @@ impl Introspector {
             ),
             started: Instant::now(),
         }
+    }
+
+    /// Continues with the answers of the introspector that this one replaces. The end of a token
+    /// then still reaches the connections that the token opened before.
+    pub(super) fn with_answers_of(self, earlier: &Self) -> Self {
+        // The rates of the answers count from the start.
+        Self { answers: Arc::clone(&earlier.answers), started: earlier.started, ..self }
     }
 
     pub(super) fn remembered(&self, digest: &TokenDigest) -> Introspected {
@@ -409,6 +416,19 @@ mod tests {
         assert!(introspector.answers.lock().paused_until.is_none(), "the server was not asked");
         assert!(introspector.check_active([1; 32], "known").await.is_err());
         assert!(introspector.answers.lock().paused_until.is_some(), "the server was asked");
+    }
+
+    #[test]
+    fn a_new_credential_keeps_the_answers_and_the_ends_of_tokens() {
+        let (earlier, next) = (introspector(), introspector());
+        let claims = Arc::<[u8]>::from(&b"{\"active\":true}"[..]);
+        let (now, ttl) = (Instant::now(), Duration::from_secs(60));
+        earlier.answers.lock().record([0; 32], Some(claims), now, ttl);
+        let ended = earlier.answers.lock().active[&[0; 32]].ended.clone();
+        let next = Arc::into_inner(next).unwrap().with_answers_of(&earlier);
+        assert!(matches!(next.remembered(&[0; 32]), Introspected::Active(_)));
+        next.answers.lock().record([0; 32], None, now, ttl);
+        assert!(ended.is_cancelled());
     }
 
     #[test]

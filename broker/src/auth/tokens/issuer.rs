@@ -62,6 +62,8 @@ pub(in crate::auth) struct TokenIssuer {
     pub(in crate::auth) forwards: Semaphore,
     /// Cancelled when its tokens are not accepted any more.
     pub(super) withdrawn: Arc<CancellationToken>,
+    /// Cancelled when another issuer continues with its tokens.
+    replaced: CancellationToken,
 }
 
 /// The metadata of an adapted issuer, or why it cannot be used.
@@ -71,6 +73,8 @@ pub(in crate::auth) type FetchedMetadata = Result<Arc<IssuerMetadata>, MetadataF
 #[derive(Debug)]
 struct KeyFetches {
     is_running: bool,
+    /// Start of the fetch that returned the keys in use, or of the issuer before the first one.
+    fetched_at: Instant,
     /// Limits the starts of fetches.
     rate: LocalRateLimiter,
 }
@@ -91,6 +95,7 @@ impl TokenIssuer {
             // The task begins with a fetch.
             fetches: Mutex::new(KeyFetches {
                 is_running: true,
+                fetched_at: Instant::now(),
                 rate: LocalRateLimiter::new(one_per(KEY_SET_PAUSE_MIN)),
             }),
             started: Instant::now(),
@@ -99,7 +104,43 @@ impl TokenIssuer {
             waiting: Semaphore::new(KEY_SET_WAITING_MAX),
             forwards: Semaphore::new(AUTHORIZATION_FORWARDS_PER_ISSUER_MAX),
             withdrawn: Arc::default(),
+            replaced: CancellationToken::new(),
         }
+    }
+
+    /// Returns an issuer with changed settings that continues with the keys of this one, up to
+    /// their maximum age. If only credentials of the broker changed, it continues with the tokens
+    /// too: what they opened stays open.
+    pub(super) fn successor(
+        &self,
+        config: Arc<config::IssuerConfig>,
+        introspector: Option<Introspector>,
+        resource: &str,
+    ) -> Self {
+        let keeps_tokens =
+            self.resource == resource && self.config.differs_in_credentials_only(&config);
+        let introspector = introspector.map(|next| match &self.introspector {
+            Some(earlier) if keeps_tokens => next.with_answers_of(earlier),
+            _ => next,
+        });
+        let mut next = Self::new(config, introspector, resource);
+        if keeps_tokens {
+            next.withdrawn = Arc::clone(&self.withdrawn);
+        }
+        if next.config.has_keys_of(&self.config) {
+            let keys = self.keys.load_full();
+            next.has_keys = AtomicBool::new(!keys.is_empty());
+            next.keys = ArcSwap::new(keys);
+            next.metadata =
+                ArcSwapOption::new(self.metadata().filter(|_| next.config.front.is_some()));
+            next.fetches.get_mut().fetched_at = self.fetches().fetched_at;
+        }
+        next
+    }
+
+    /// Returns whether the issuer continues with the tokens of an earlier one.
+    pub(super) fn continues(&self, earlier: &Self) -> bool {
+        Arc::ptr_eq(&self.withdrawn, &earlier.withdrawn)
     }
 
     /// Returns whether the issuer was made of equal settings.
@@ -112,9 +153,17 @@ impl TokenIssuer {
         self.withdrawn.cancel();
     }
 
-    /// Resolves once the issuer is withdrawn.
-    pub(super) async fn withdrawn(&self) {
-        self.withdrawn.cancelled().await;
+    /// Ends the fetches, because an issuer that continues with the tokens has its own.
+    pub(super) fn replace(&self) {
+        self.replaced.cancel();
+    }
+
+    /// Resolves once the issuer is withdrawn or replaced.
+    pub(super) async fn ended(&self) {
+        tokio::select! {
+            () = self.withdrawn.cancelled() => {}
+            () = self.replaced.cancelled() => {}
+        }
     }
 
     pub(super) fn has_keys(&self) -> bool {
@@ -178,9 +227,10 @@ impl TokenIssuer {
                 "tokens of this issuer can name every tenant; set auth.issuers[].tenants to limit them"
             );
         }
-        let (mut failures, mut fetched_at) = (0_u32, Instant::now());
+        let mut failures = 0_u32;
         loop {
             let started = self.start_fetch().await;
+            let fetched_at = self.fetches().fetched_at;
             // Before the fetch, which may take long.
             self.expire_keys(fetched_at, &keyring, &metrics);
             let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config))
@@ -199,7 +249,7 @@ impl TokenIssuer {
                         );
                     }
                     failures = 0;
-                    fetched_at = started;
+                    self.fetches().fetched_at = started;
                     self.install_keys(keys, &keyring, &metrics);
                     // Keys with a short maximum age are fetched before they expire.
                     KEY_SET_REFRESH_INTERVAL.min(self.config.keys_max_age / 2)

@@ -103,19 +103,24 @@ impl TokenVerifier {
         }
     }
 
-    /// Replaces the issuers. An issuer with the same settings keeps its keys. The tokens of any
-    /// other earlier issuer expire now. Keys are fetched in the background, so this must be called
-    /// inside the runtime. Without a resource no issuer is accepted.
+    /// Replaces the issuers. An issuer with the same settings stays, and one of which only
+    /// credentials of the broker changed keeps its tokens. The tokens of any other earlier issuer
+    /// expire now. Keys are fetched in the background, so this must be called inside the runtime.
+    /// Without a resource no issuer is accepted.
     pub fn set_issuers(&self, resource: Option<&str>, configs: &[Arc<IssuerConfig>]) {
         let before = self.issuers.load_full();
         let configs = if resource.is_some() { configs } else { &[] };
         let resource = resource.unwrap_or_default();
         let (mut issuers, mut added) = (IssuersByName::default(), Vec::new());
         for config in configs {
-            let same = before.get(&config.issuer).filter(|issuer| issuer.is_of(config, resource));
+            let earlier = before.get(&config.issuer);
+            let same = earlier.filter(|issuer| issuer.is_of(config, resource));
             let issuer = same.cloned().unwrap_or_else(|| {
-                let introspector = self.introspector(config);
-                let issuer = Arc::new(TokenIssuer::new(config.clone(), introspector, resource));
+                let (config, introspector) = (config.clone(), self.introspector(config));
+                let issuer = Arc::new(match earlier {
+                    Some(earlier) => earlier.successor(config, introspector, resource),
+                    None => TokenIssuer::new(config, introspector, resource),
+                });
                 added.push(issuer.clone());
                 issuer
             });
@@ -128,10 +133,15 @@ impl TokenVerifier {
         if added.is_empty() && removed.is_empty() {
             return;
         }
-        self.issuers.store(Arc::new(issuers));
+        let issuers = Arc::new(issuers);
+        self.issuers.store(Arc::clone(&issuers));
         // After the store: a token of a removed issuer is verified again, and refused.
         self.keyring.bump_version();
         for issuer in removed {
+            if issuers.get(issuer.name()).is_some_and(|next| next.continues(&issuer)) {
+                issuer.replace();
+                continue;
+            }
             tracing::info!(
                 issuer = issuer.name(),
                 "the broker stopped accepting tokens of a removed issuer"
@@ -150,15 +160,17 @@ impl TokenVerifier {
         Some(Introspector::new(name, config, client, self.metrics.clone()))
     }
 
-    /// Fetches the keys of an issuer until it is withdrawn.
+    /// Fetches the keys of an issuer until it is withdrawn or replaced.
     fn run_issuer(&self, issuer: Arc<TokenIssuer>) {
-        self.metrics.tokens.has_keys(false);
+        if !issuer.has_keys() {
+            self.metrics.tokens.has_keys(false);
+        }
         let (fetcher, keyring, metrics) =
             (self.fetcher.clone(), self.keyring.clone(), self.metrics.clone());
         tokio::spawn(async move {
             tokio::select! {
                 () = issuer.clone().run_refresh(fetcher, keyring, metrics.clone()) => {}
-                () = issuer.withdrawn() => {}
+                () = issuer.ended() => {}
             }
             if !issuer.has_keys() {
                 metrics.tokens.has_keys(true); // it counts no more

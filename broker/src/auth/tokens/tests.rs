@@ -516,6 +516,39 @@ async fn an_unreachable_issuer_delays_neither_the_start_nor_the_stop() {
     assert!(tokens.has_issuers() && tokens.verify("a.b.c", None).is_err());
 }
 
+#[tokio::test]
+async fn a_changed_issuer_keeps_its_keys_and_a_new_credential_of_the_broker_ends_no_token() {
+    let key = SigningKey::ec("one");
+    let with_secret = |secret: &str| {
+        issuer(|issuer| {
+            issuer.introspection = Some(config::IntrospectionConfig {
+                endpoint: format!("{ISSUER}/introspect").parse().unwrap(),
+                client_id: "broker".to_owned(),
+                credential: config::IntrospectionCredential::Basic(config::Secret::new(secret)),
+                ttl: std::time::Duration::from_secs(60),
+                includes_jwts: false,
+            });
+        })
+    };
+    let rig = Rig::new(vec![(with_secret("the first secret"), set(&[&key]))]);
+    let change = |issuer: config::IssuerConfig| {
+        rig.tokens.set_issuers(Some(RESOURCE), &[Arc::new(issuer)]);
+    };
+    let token = key.sign(&claims(json!({})));
+    let opened = rig.verify(&token).unwrap().caller.token.unwrap();
+    change(with_secret("the second secret"));
+    assert!(!opened.is_revoked(), "what the token opened stays open");
+    assert!(rig.verify(&token).is_ok(), "before the first fetch of keys");
+
+    change(issuer(|issuer| issuer.groups_claim = Some("groups".to_owned())));
+    assert!(opened.is_revoked());
+    assert!(rig.verify(&token).is_ok(), "before the first fetch of keys");
+
+    change(issuer(|issuer| issuer.jwks_url = Some(format!("{ISSUER}/keys").parse().unwrap())));
+    assert_eq!(rig.flaw(&token), Some(TokenError::UnknownKey), "the keys are elsewhere");
+    assert!(rig.tokens.metrics.render().contains("mcp_issuers_without_keys 1"));
+}
+
 #[test]
 fn s05_an_empty_set_replaces_the_keys_and_their_maximum_age_ends_them() {
     let key = SigningKey::ec("one");

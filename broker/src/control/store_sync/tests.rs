@@ -381,6 +381,119 @@ async fn a_backend_that_is_registered_again_begins_without_pins_on_every_replica
     }
 }
 
+/// One read shows the removal and the new tenant together.
+#[tokio::test]
+async fn a_tenant_that_is_created_again_inherits_nothing_on_any_replica() {
+    let replicas = Replicas::start("", "").await;
+    let (one, two) = (&replicas.one.control, &replicas.two.control);
+    let (acme, files) = (tenant("acme"), backend("files"));
+    let create = async || {
+        replicas.first_stores(acme.clone(), weight(1)).await;
+        let (any, author) = (Preconditions::default(), Author::default());
+        one.put_backend(
+            acme.clone(),
+            files.clone(),
+            at(9),
+            FirstAttempt::InBackground,
+            any,
+            author,
+        )
+        .await
+        .unwrap();
+        one.create_key(acme.clone(), NewKey::default(), Author::default()).await.unwrap().key
+    };
+    let earlier_key = create().await;
+    let policy = serde_json::from_value(json!({"default": "deny"})).unwrap();
+    one.put_policy(acme.clone(), policy, Preconditions::default(), Author::default())
+        .await
+        .unwrap();
+    replicas.second_reads().await;
+    let earlier = two.broker.tenant(&acme).unwrap();
+    assert!(two.broker.policy(&acme).is_some());
+
+    one.delete_tenant(acme.clone(), Preconditions::default(), Author::default()).await.unwrap();
+    let later_key = create().await;
+    replicas.second_reads().await;
+    let later = two.broker.tenant(&acme).unwrap();
+    assert!(earlier.is_removed() && !later.is_removed());
+    assert!(later.backend(&files).is_some() && two.broker.policy(&acme).is_none());
+    assert!(replicas.two.keyring.verify(&earlier_key).is_none());
+    assert!(replicas.two.keyring.verify(&later_key).is_some());
+    assert_eq!(two.tenant(&acme).unwrap(), one.tenant(&acme).unwrap());
+
+    replicas.first_stores(acme.clone(), weight(2)).await;
+    replicas.second_reads().await;
+    assert!(Arc::ptr_eq(&later, &two.broker.tenant(&acme).unwrap()), "a changed one stays");
+}
+
+#[tokio::test]
+async fn a_tenant_whose_declaration_ended_is_not_taken_for_another_one() {
+    let replicas = Replicas::sharing("", "").await;
+    let (two, default) = (&replicas.two.control, tenant("default"));
+    replicas.second_reloads("tenants: {default: {weight: 4}}").await.unwrap();
+    replicas.second_reloads("").await.unwrap();
+    let before = two.broker.tenant(&default).unwrap();
+    replicas.first_stores(tenant("acme"), weight(1)).await;
+    replicas.second_reads().await;
+    assert!(two.broker.tenant(&tenant("acme")).is_some());
+    assert!(Arc::ptr_eq(&before, &two.broker.tenant(&default).unwrap()));
+}
+
+/// The policies are read after the tenants and their keys.
+#[tokio::test]
+async fn a_tenant_that_is_removed_during_a_read_permits_nothing_without_its_policy() {
+    let store = Meddled::start("a server").await;
+    let replicas = Replicas::on(store.clone(), "", "").await;
+    let (one, two) = (&replicas.one.control, &replicas.two.control);
+    let acme = tenant("acme");
+    replicas.first_stores(acme.clone(), weight(1)).await;
+    let key = one.create_key(acme.clone(), NewKey::default(), Author::default()).await.unwrap().key;
+    let policy = serde_json::from_value(json!({"default": "deny"})).unwrap();
+    one.put_policy(acme.clone(), policy, Preconditions::default(), Author::default())
+        .await
+        .unwrap();
+    replicas.second_reads().await;
+    assert!(replicas.two.keyring.verify(&key).is_some() && two.broker.policy(&acme).is_some());
+
+    let other = tenant_record(&tenant("other"), tenant_settings(&weight(1)), now_us());
+    replicas.store.apply(AdminChange::PutTenant(&other), None).await.unwrap();
+    store.remove_late(acme.clone());
+    replicas.second_reads().await;
+    assert!(two.broker.tenant(&tenant("other")).is_some(), "it was read");
+    assert!(two.broker.tenant(&acme).is_none(), "it would have no policy");
+    assert!(replicas.two.keyring.verify(&key).is_none());
+}
+
+#[tokio::test]
+async fn an_unreadable_row_does_not_keep_an_entry_of_a_removed_row() {
+    let replicas = Replicas::start("", "").await;
+    let two = &replicas.two.control;
+    let (owner, name) = (tenant("default"), backend("a"));
+    let (any, author) = (Preconditions::default(), Author::default());
+    let one = &replicas.one.control;
+    one.put_backend(owner.clone(), name.clone(), at(1), FirstAttempt::InBackground, any, author)
+        .await
+        .unwrap();
+    replicas.second_reads().await;
+    assert!(two.broker.backend(&owner, &name).is_some());
+
+    let of_newer_build = BackendRecord {
+        tenant: owner.clone(),
+        backend: name.clone(),
+        settings: b"from a newer build".to_vec(),
+        created_at_us: 900,
+        updated_at_us: 900,
+    };
+    for change in
+        [AdminChange::DeleteBackend(&owner, &name), AdminChange::PutBackend(&of_newer_build)]
+    {
+        assert!(replicas.store.apply(change, None).await.unwrap());
+    }
+    replicas.second_reads().await;
+    assert!(two.broker.backend(&owner, &name).is_none(), "the earlier one was removed");
+    assert!(two.backend(&owner, &name).is_err());
+}
+
 #[tokio::test]
 async fn an_unreadable_policy_closes_its_tenant_until_it_is_readable() {
     let replicas = Replicas::start("", "").await;

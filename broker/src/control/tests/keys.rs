@@ -1,6 +1,23 @@
 //! Tests of API keys.
 
+use storage::GrantStore as _;
+
 use super::*;
+
+#[tokio::test]
+async fn the_life_of_a_key_begins_by_the_clock_of_the_store() {
+    let (folder, durable) = (tempfile::tempdir().unwrap(), Meddled::start("sqlite").await);
+    let hot = Arc::new(storage::hot::MemoryHotStore::new());
+    let stores = Stores { durable: durable.clone(), events: None, hot };
+    let rig = Rig::on(stores, folder.path(), "").await.unwrap();
+    let (life, late) = (Duration::from_secs(1_800), Duration::from_secs(3_600));
+    durable.set_clock_ahead(late); // the clock of this replica is late
+    let before = durable.clock_us().await.unwrap();
+    let wanted = NewKey { expires_in: Some(life), ..NewKey::default() };
+    let shown = rig.create_key("default", wanted).await.unwrap();
+    let expires_at: jiff::Timestamp = shown.info.expires_at.unwrap().parse().unwrap();
+    assert!(expires_at.as_microsecond() >= before + i64::try_from(life.as_micros()).unwrap());
+}
 
 #[tokio::test]
 async fn keys_of_a_disabled_tenant_are_refused_at_once() {

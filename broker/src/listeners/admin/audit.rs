@@ -87,6 +87,21 @@ pub(super) struct AuditParams {
 }
 
 impl AuditParams {
+    /// Returns the filter of the records that the operator may read. An operator of tenants reads no
+    /// record of an earlier tenant of a name.
+    fn visible_filter(
+        &self,
+        signed_in: &SignedIn,
+        control: &Control,
+    ) -> Result<AuditFilter, Problem> {
+        let tenant = signed_in.audited_tenant(self.tenant.clone())?;
+        let filter = AuditFilter { tenant, ..self.filter()? };
+        Ok(match signed_in.0.is_broker_wide() {
+            true => filter,
+            false => control.of_present_tenant(filter),
+        })
+    }
+
     fn filter(&self) -> Result<AuditFilter, Problem> {
         let kind = |name: &str| {
             let allowed = AuditKind::ALL.map(AuditKind::name).join(", ");
@@ -148,10 +163,10 @@ pub(super) fn moment(field: &str, text: &str) -> Result<i64, Problem> {
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(mut query): QueryParams<AuditParams>,
+    QueryParams(query): QueryParams<AuditParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    query.tenant = signed_in.audited_tenant(query.tenant)?;
-    let (records, next) = control.audit(&query.filter()?, query.after, query.limit()?).await?;
+    let filter = query.visible_filter(&signed_in, &control)?;
+    let (records, next) = control.audit(&filter, query.after, query.limit()?).await?;
     Ok(axum::Json(AuditList { records, next }))
 }
 
@@ -163,10 +178,10 @@ pub(super) async fn list(
 pub(super) async fn export(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(mut query): QueryParams<AuditParams>,
+    QueryParams(query): QueryParams<AuditParams>,
 ) -> Result<Response, Problem> {
-    query.tenant = signed_in.audited_tenant(query.tenant)?;
-    let (filter, limit) = (query.filter()?, query.limit.map_or(Ok(LIMIT_MAX), |_| query.limit())?);
+    let filter = query.visible_filter(&signed_in, &control)?;
+    let limit = query.limit.map_or(Ok(LIMIT_MAX), |_| query.limit())?;
     // The first page is read before the head of the answer, so that an unreachable database becomes
     // a problem response.
     let first = control.audit(&filter, query.after, limit).await?;

@@ -19,7 +19,7 @@ use hyper::{
     server::conn::http2,
 };
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use rules::limits::HTTP2_PIECE_BYTES;
@@ -27,7 +27,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use super::{HEAD_BYTES_MAX, HEAD_TIMEOUT};
-use crate::listeners::http2_requests::{RunningRequests, drive};
+use crate::listeners::{
+    http2_requests::{RunningRequests, drive},
+    http2_stall::StreamExecutor,
+};
 
 const STREAMS_MAX: u32 = 32;
 
@@ -44,8 +47,8 @@ pub(super) async fn serve(
     drive(connection, http2::Connection::graceful_shutdown, &requests, HEAD_TIMEOUT, stop).await
 }
 
-fn settings() -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+fn settings() -> http2::Builder<StreamExecutor> {
+    let mut builder = http2::Builder::new(StreamExecutor);
     builder
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(HEAD_TIMEOUT))
@@ -117,6 +120,7 @@ mod tests {
     use axum::routing::get;
     use http_body_util::{BodyExt, StreamBody};
     use hyper::client::conn::http2::{Builder, SendRequest};
+    use hyper_util::rt::TokioExecutor;
     use rules::limits::CLIENT_WRITE_STALL_MAX;
     use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
@@ -158,8 +162,8 @@ mod tests {
         timeout(HEAD_TIMEOUT * 3, connection).await.expect("it has no request").unwrap().unwrap();
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_running_event_stream_keeps_its_connection() {
+    /// Returns a router whose answer at `/` is an event stream, and the sender of its events.
+    fn event_stream() -> (mpsc::Sender<Result<Frame<Bytes>, Error>>, Router) {
         let (events, receiver) = mpsc::channel::<Result<Frame<Bytes>, Error>>(1);
         let receiver = Arc::new(parking_lot::Mutex::new(Some(receiver)));
         let answer = move || async move {
@@ -167,8 +171,13 @@ mod tests {
             let stream = futures_util::stream::poll_fn(move |context| receiver.poll_recv(context));
             Body::new(StreamBody::new(stream))
         };
-        let (mut sender, connection, _served) =
-            connected(Router::new().route("/", get(answer))).await;
+        (events, Router::new().route("/", get(answer)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_running_event_stream_keeps_its_connection() {
+        let (events, router) = event_stream();
+        let (mut sender, connection, _served) = connected(router).await;
         let mut answer = sender.send_request(request()).await.unwrap();
         tokio::time::sleep(CLIENT_WRITE_STALL_MAX * 2).await;
         events.send(Ok(Frame::data(Bytes::from_static(b"event")))).await.unwrap();
@@ -179,11 +188,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_does_not_take_its_answer_is_disconnected() {
+    async fn a_client_that_takes_none_of_its_answers_is_disconnected() {
         let router = Router::new().route("/", get(async || "x".repeat(1_000_000)));
         let (mut sender, _connection, served) = connected(router).await;
         let _answer = sender.send_request(request()).await.unwrap();
         let ended = timeout(CLIENT_WRITE_STALL_MAX * 2, served).await.expect("it has stalled");
-        assert!(ended.unwrap().is_err());
+        assert!(ended.is_ok());
+    }
+
+    /// The clients of a gateway share its connection.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_taken_ends_without_the_others() {
+        let (events, router) = event_stream();
+        let router = router.route("/large", get(async || "x".repeat(1_000_000)));
+        let (mut sender, connection, _served) = connected(router).await;
+        let mut listening = sender.send_request(request()).await.unwrap();
+        let large = Request::builder().uri("http://localhost/large").body(Body::empty()).unwrap();
+        let stalled = sender.send_request(large).await.unwrap();
+        tokio::time::sleep(CLIENT_WRITE_STALL_MAX * 2).await;
+        events.send(Ok(Frame::data(Bytes::from_static(b"event")))).await.unwrap();
+        assert!(listening.frame().await.is_some_and(|frame| frame.is_ok()));
+        let taken = stalled.collect().await.map_or(0, |answer| answer.to_bytes().len());
+        assert!(taken < 1_000_000, "{taken} bytes of the stalled answer");
+        assert!(!connection.is_finished());
     }
 }

@@ -7,6 +7,8 @@
 //! - The cookie is sent over TLS only, or to a loopback name.
 //! - A cookie reaches every port of its host. It counts only with the key of the page that signed
 //!   in, which browsers keep apart by port.
+//! - The clocks of replicas may differ by the life of a login. A cookie counts for twice that life at
+//!   most, and an ended login counts at no replica again.
 
 use std::time::Duration;
 
@@ -48,7 +50,7 @@ pub(super) struct ConsoleLogin {
     pub(super) token: String,
     /// Digest of the key of the page.
     page: String,
-    /// Seconds since 1970.
+    /// Seconds since 1970, by the clock of the replica at which the operator signed in.
     until: u64,
 }
 
@@ -63,9 +65,16 @@ impl ConsoleLogin {
         }
     }
 
-    /// Returns the time for which the cookie would still be accepted.
+    /// Returns the time for which some replica may still accept the cookie.
     pub(super) fn remaining_time(&self) -> Duration {
-        Duration::from_secs(self.until.saturating_sub(unix_seconds()))
+        Duration::from_secs(self.until.saturating_sub(unix_seconds())) + CONSOLE_LOGIN_LIFE
+    }
+
+    /// Returns whether the login is within its life. A cookie of a replica whose clock was far ahead
+    /// is not.
+    fn is_live(&self) -> bool {
+        let latest = CONSOLE_LOGIN_LIFE * 2;
+        (1..=latest.as_secs()).contains(&self.until.saturating_sub(unix_seconds()))
     }
 }
 
@@ -159,11 +168,31 @@ pub(super) fn login(
     host: &Authority,
     seal: &SealKey,
 ) -> Result<Option<ConsoleLogin>, Problem> {
+    shown_login(headers, host, seal, ConsoleLogin::is_live)
+}
+
+/// Returns the login that a page signs out of. A login that has expired here may still be valid at
+/// another replica.
+pub(super) fn login_to_end(
+    headers: &HeaderMap,
+    host: &Authority,
+    seal: &SealKey,
+) -> Result<Option<ConsoleLogin>, Problem> {
+    shown_login(headers, host, seal, |_| true)
+}
+
+/// Returns the login of a request that `is_meant`, if its own page sent it.
+fn shown_login(
+    headers: &HeaderMap,
+    host: &Authority,
+    seal: &SealKey,
+    is_meant: impl Fn(&ConsoleLogin) -> bool,
+) -> Result<Option<ConsoleLogin>, Problem> {
     let plain = || cookie(headers, LOOPBACK_NAME).filter(|_| is_loopback_host(host.host()));
     let Some(sealed) = cookie(headers, SECURE_NAME).or_else(plain) else { return Ok(None) };
     let opened = seal.open_from_client(SEAL_CONTEXT, sealed).ok();
     let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
-    let Some(login) = login.filter(|login| login.until > unix_seconds()) else { return Ok(None) };
+    let Some(login) = login.filter(is_meant) else { return Ok(None) };
     check_page_of_this_origin(headers, host)?;
     Ok(Some(login).filter(|login| page_of(headers).is_ok_and(|page| page == login.page)))
 }
@@ -373,6 +402,22 @@ mod tests {
         };
         assert!(sealed_until(unix_seconds() + 60).is_some());
         assert!(sealed_until(unix_seconds() - 1).is_none());
+        let life = CONSOLE_LOGIN_LIFE.as_secs();
+        assert!(sealed_until(unix_seconds() + life + 3_600).is_some(), "a clock was an hour ahead");
+        assert!(sealed_until(unix_seconds() + life * 3).is_none(), "it would outlive its life");
+    }
+
+    #[test]
+    fn a_login_that_has_expired_here_can_be_ended_for_replicas_whose_clocks_are_late() {
+        let seal = Keys::from_root(b"root").seal;
+        let expired = ConsoleLogin { until: unix_seconds() - 1, ..new_login("t") };
+        let cookie = sent_back(&BrowserChannel::Tls.login(&seal, &expired).unwrap());
+        let sent = headers(&[("cookie", &cookie), ("mcp-broker-console", PAGE)]);
+        assert!(login(&sent, &host(OURS), &seal).unwrap().is_none());
+        let ended = login_to_end(&sent, &host(OURS), &seal).unwrap().unwrap();
+        assert_eq!((&ended.id, ended.remaining_time()), (&expired.id, CONSOLE_LOGIN_LIFE));
+        let foreign = [("cookie", cookie.as_str()), ("origin", "https://evil.example")];
+        assert!(login_to_end(&headers(&foreign), &host(OURS), &seal).is_err());
     }
 
     #[test]

@@ -198,6 +198,34 @@ async fn an_operator_of_a_tenant_sees_no_other() {
     }
 }
 
+#[tokio::test]
+async fn an_operator_of_a_tenant_reads_no_record_of_an_earlier_tenant_of_the_name() {
+    let admin = two_tenants().await;
+    let acme = "/admin/v1/tenants/acme";
+    assert_eq!(admin.as_operator(ADMIN, "DELETE", acme, None).await.0, 204);
+    assert_eq!(admin.as_operator(ADMIN, "PUT", acme, Some(json!({}))).await.0, 201);
+    let body = json!({"name": "tess", "role": "tenant_admin", "tenants": ["acme"]});
+    let token = admin.operator(body).await;
+    let actions = async |token: &str, query: &str| -> Vec<String> {
+        let path = format!("/admin/v1/audit?tenant=acme{query}");
+        let (status, log) = admin.as_operator(token, "GET", &path, None).await;
+        assert_eq!(status, 200, "{log}");
+        let records = log["records"].as_array().unwrap().iter();
+        records.map(|record| record["action"].as_str().unwrap().to_owned()).collect()
+    };
+    let put = "PUT /admin/v1/tenants/{tenant}";
+    for query in ["", "&since=24h", "&order=newest"] {
+        assert_eq!(actions(token.as_str(), query).await, [put], "{query}");
+    }
+    let all = actions(ADMIN, "").await;
+    assert!(all.len() > 3 && all[0] == put, "records outlive their tenant: {all:?}");
+    let export = "/admin/v1/audit/export?tenant=acme";
+    let request = request("GET", export).header(header::AUTHORIZATION, format!("Bearer {token}"));
+    let response = admin.send(request.body(Body::empty()).unwrap()).await;
+    let (_, exported) = read(response).await;
+    assert_eq!(exported["action"], put, "one line: {exported}");
+}
+
 /// Returns the ids of a list of sessions or tasks, in the order of its parts.
 async fn listed_in_parts(admin: &Admin, token: &str, list: &str, part_max: usize) -> Vec<String> {
     let (mut ids, mut after, mut query) = (Vec::new(), String::new(), String::new());

@@ -22,6 +22,7 @@ mod tests;
 
 use std::{
     fmt,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -40,7 +41,7 @@ use tokio::{
 };
 
 use self::{
-    address::{FORMS, InvalidAddress, RedisAddress},
+    address::{FORMS, InvalidAddress},
     codec::{Codec, NODE_BYTES},
     connection::RedisConnection,
     events::{LoggedStreams, Scripts},
@@ -62,6 +63,9 @@ pub struct RedisOptions {
     /// `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`. With TLS `rediss`
     /// instead of `redis`. May contain passwords.
     pub url: String,
+    /// File that holds the URL. After a refused login, connections use the login that it has by
+    /// then.
+    pub url_file: Option<PathBuf>,
     /// Secret of one installation, which its replicas share. The store ignores values that were
     /// written with another key.
     pub key: [u8; 32],
@@ -97,10 +101,8 @@ impl RedisStore {
     /// Waits a moment for Redis, and continues without it. The store keeps trying to connect while
     /// it exists. Fails only for a URL that cannot be parsed.
     pub async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
-        let address = RedisAddress::parse(&options.url).map_err(refused_url)?;
-        let link = RedisConnection::new(address)
-            .map_err(|_| refused_url("the Redis client does not accept it"))?;
-        let link = Arc::new(link);
+        let link = RedisConnection::new(options.url.clone(), options.url_file.clone());
+        let link = Arc::new(link.map_err(refused_url)?);
         let codec = Arc::new(Codec::new(&options.key, rand::random::<[u8; NODE_BYTES]>()));
         let (wakeups, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
         let connected = Arc::new(AtomicBool::new(false));

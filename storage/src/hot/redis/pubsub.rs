@@ -14,7 +14,7 @@ use std::{
 
 use futures_util::StreamExt;
 use redis::{
-    Client, Pipeline, Value,
+    Client, Pipeline, RedisError, Value,
     aio::{PubSubSink, PubSubStream},
 };
 use tokio::{
@@ -151,12 +151,14 @@ impl Subscriber {
             let client = self.link.client_for_messages().await?;
             let (mut sink, stream) = client.get_async_pubsub().await?.split();
             sink.subscribe(WAKES_CHANNEL).await?;
-            Ok(Subscription { client, sink, stream })
+            Ok::<_, RedisError>(Subscription { client, sink, stream })
         };
         match timeout(CONNECT_MAX, connect).await {
-            Ok(subscribed) => subscribed.map_err(|error: redis::RedisError| {
-                format!("cannot subscribe to wake-ups: {error}")
-            }),
+            Ok(Ok(subscription)) => Ok(subscription),
+            Ok(Err(error)) => {
+                self.link.record_refusal(&error).await;
+                Err(format!("cannot subscribe to wake-ups: {error}"))
+            }
             Err(_) => Err("cannot subscribe to wake-ups: no answer".into()),
         }
     }

@@ -48,7 +48,10 @@ impl Sentinels {
             let named = match self.master_address(sentinel).await {
                 Ok(named) => named,
                 Err(error) => {
-                    why = error;
+                    // A dead sentinel must not hide that a master refuses the login.
+                    if tried.is_empty() {
+                        why = error;
+                    }
                     continue;
                 }
             };

@@ -22,6 +22,7 @@ use super::{RedisOptions, RedisStore, codec};
 use crate::{EventStore, HotStore, OwnerHint, StoreError, Wakeup, conformance::hot::Replicas};
 
 mod cluster;
+mod logins;
 mod permits;
 mod sentinel;
 
@@ -31,7 +32,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const CALL_MAX: Duration = Duration::from_millis(1_300);
 
 fn options(url: String) -> RedisOptions {
-    RedisOptions { url, key: [9; 32], event_retention: HOUR }
+    RedisOptions { url, url_file: None, key: [9; 32], event_retention: HOUR }
 }
 
 async fn open(server: &RedisServer) -> RedisStore {

@@ -3,17 +3,17 @@
 
 use std::str::FromStr;
 
-use records::{AuditFilter, AuditKind, AuditRecord, NodeName, WriteOutcome};
+use records::{AuditFilter, AuditKind, AuditRecord, NodeName, WriteOp, WriteOutcome};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{
-    AT_MOST, PostgresOptions, PostgresStore, behind, claims::somebody_waits, create, end,
+    AT_MOST, PostgresOptions, PostgresStore, behind, claims::somebody_waits, create, end, key,
     on_server, open, open_session, options, update,
 };
 use crate::{
-    AuditStore, ConfigStore, DurableStore, MigrationOutcome, NodeStore, SessionStore, StoreError,
-    TaskStore, postgres::schema,
+    AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, MigrationOutcome,
+    NodeStore, SessionStore, StoreError, TaskStore, postgres::schema,
 };
 
 #[tokio::test]
@@ -179,6 +179,27 @@ async fn r_8_schema_additions_of_a_newer_build_do_not_affect_running_replicas() 
     assert_eq!(refusal, StoreError::SchemaNewer { found: 999, known: schema::latest_version() });
 }
 
+/// An upgrade of the server by logical replication publishes all tables.
+#[tokio::test]
+async fn a_publication_of_all_tables_stops_no_statement() {
+    let (server, store) = on_server().await;
+    server.sql(&server.url(), "CREATE PUBLICATION everything FOR ALL TABLES").await;
+    crate::conformance::fill(&store).await.unwrap();
+    let (key, uri) = (key(1), "file:///one".to_owned());
+    let batch = [
+        open_session(1),
+        WriteOp::Unsubscribe { key, epoch: 1, exposed_uri: uri },
+        WriteOp::EndSession { key, epoch: 1 },
+    ];
+    for write in batch {
+        assert_eq!(store.write(&[write]).await.unwrap(), [WriteOutcome::Done]);
+    }
+    let without_identity = "SELECT string_agg(relname, ' ') FROM pg_class AS c
+        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relreplident <> 'f'
+          AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary)";
+    assert_eq!(server.sql(&server.url(), without_identity).await, "");
+}
+
 #[tokio::test]
 async fn the_database_refuses_changes_of_audit_records() {
     let (server, store) = on_server().await;
@@ -197,4 +218,30 @@ async fn the_database_refuses_changes_of_audit_records() {
         server.sql(&server.url(), &refused).await;
     }
     assert_eq!(store.audit_records(&AuditFilter::default(), None, 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_clock_of_the_database_bounds_the_times_of_audit_records() {
+    const DAY_US: i64 = 86_400_000_000;
+    let (_server, store) = on_server().await;
+    let now = store.clock_us().await.unwrap();
+    let record = |number: u8, at_us: i64| AuditRecord {
+        id: [number; 16],
+        at_us,
+        kind: AuditKind::Call,
+        tenant: Some("acme".into()),
+        body: "{}".into(),
+    };
+    // The clock of one replica stands in 1970, and that of another one is far ahead.
+    let of_right_clock = now - DAY_US / 24;
+    let given = [record(1, 5), record(2, i64::MAX), record(3, of_right_clock)];
+    store.append_audit(&given).await.unwrap();
+    let stored = store.audit_records(&AuditFilter::default(), None, 10).await.unwrap();
+    let times: Vec<i64> = stored.iter().map(|stored| stored.record.at_us).collect();
+    let latest = store.clock_us().await.unwrap() + DAY_US;
+    assert!(times[0] >= now - DAY_US && times[1] <= latest, "{times:?}");
+    assert_eq!(times[2], of_right_clock);
+    let none = Vec::<String>::new();
+    assert_eq!(store.audit_chains_to_truncate(now - DAY_US, None, 10).await.unwrap(), none);
+    assert_eq!(store.audit_chains_to_truncate(latest, None, 10).await.unwrap(), ["acme"]);
 }

@@ -102,7 +102,9 @@ pub(super) async fn start(
     let _permit = control.broker.login_permit(&issuer).ok_or_else(busy)?;
     let login = logins.start(&issuer, &redirect_uri).await.ok_or_else(unknown)?;
     let (url, started) = login.map_err(|fault| {
-        tracing::warn!(issuer, %fault, "an operator's login could not begin");
+        if let Some(left_out) = control.broker.attempt_line() {
+            tracing::warn!(issuer, %fault, left_out, "an operator's login could not begin");
+        }
         Problem::new(StatusCode::BAD_GATEWAY, "issuer-unavailable", fault.to_string())
     })?;
     let cookie = channel.pending_login(&control.broker.shared.persistence.seal, &started, &page)?;

@@ -84,7 +84,8 @@ pub(super) async fn sign_out(
 ) -> Result<Response, Problem> {
     let host = host(&uri, &headers)?;
     let channel = BrowserChannel::of_page(&headers, &host)?;
-    let login = login_cookie::login(&headers, &host, &control.broker.shared.persistence.seal)?;
+    let seal = &control.broker.shared.persistence.seal;
+    let login = login_cookie::login_to_end(&headers, &host, seal)?;
     let mut response = match &login {
         None => StatusCode::NO_CONTENT.into_response(),
         Some(login) => match control.end_login(&login.id, login.remaining_time()).await {
