@@ -236,7 +236,7 @@ impl Message {
 
     /// Returns whether this is the answer to the broker's request with this id.
     pub fn is_response_to(&self, wire_id: u64) -> bool {
-        self.is_response() && self.id.as_ref().and_then(RequestId::as_u64) == Some(wire_id)
+        self.is_response() && self.id.as_ref().and_then(RequestId::as_wire_id) == Some(wire_id)
     }
 
     /// Returns whether the message answers a request.

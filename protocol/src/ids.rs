@@ -268,6 +268,18 @@ impl RequestId {
         }
         std::str::from_utf8(&self.raw).ok()?.parse().ok()
     }
+
+    /// Returns the number of the broker's own request that an answer names. Some servers and
+    /// gateways return a number as a string, and the clients of the official SDKs accept it.
+    pub fn as_wire_id(&self) -> Option<u64> {
+        let Some(quoted) = self.raw.strip_prefix(b"\"") else { return self.as_u64() };
+        let digits = quoted.strip_suffix(b"\"")?;
+        let has_one_spelling = digits.len() == 1 || digits.first() != Some(&b'0');
+        if !has_one_spelling || !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
 }
 
 impl PartialEq for RequestId {

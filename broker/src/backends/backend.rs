@@ -23,9 +23,9 @@ use protocol::{
 };
 use rules::{
     catalog::{BackendLists, CatalogMark, OfferTable},
-    limits::TOOLS_METERED_MAX,
+    limits::{TOOLS_METERED_MAX, own_lists::LINK_LISTS_READ_MAX},
 };
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
@@ -34,6 +34,7 @@ pub use self::{
 };
 use super::{
     admission_state::BackendAdmission,
+    early_ping::EarlyPing,
     link::{Era, EraCache, Link, failure::Failure},
     link_lists::OwnListBudget,
     list_refresh::ListRefresh,
@@ -83,6 +84,8 @@ pub struct Backend {
     pub principal_lists: PrincipalLists,
     /// Bytes of the lists that its tenant's backends show to single links or principals.
     pub(super) own_list_budget: OwnListBudget,
+    /// Permits for reads of the own lists of its links.
+    pub(super) own_list_reads: Semaphore,
     pub stop: CancellationToken,
     /// The eras of MCP that the backend supports, as far as known.
     pub era: EraCache,
@@ -103,8 +106,7 @@ pub struct Backend {
     pub(super) list_refresh: ListRefresh,
     /// Puts the reads of tools after refused headers in order, and holds the last one.
     pub(super) last_tools_read: tokio::sync::Mutex<Option<ToolsRead>>,
-    /// Set by a request that could not be sent while the backend counts as reachable.
-    pub(super) suspicion: Notify,
+    pub(super) early_ping: EarlyPing,
     pub health: BackendHealth,
     pub links: LinkSet<Link>,
     /// Its rate, and the rates of its tools by the backend's own names.
@@ -157,12 +159,13 @@ impl Backend {
             placeholder: Placeholder::default(),
             principal_lists,
             own_list_budget,
+            own_list_reads: Semaphore::new(LINK_LISTS_READ_MAX),
             stop: CancellationToken::new(),
             era: EraCache::default(),
             param_headers: ParamHeaders::default(),
             list_refresh: ListRefresh::default(),
             last_tools_read: tokio::sync::Mutex::default(),
-            suspicion: Notify::new(),
+            early_ping: EarlyPing::default(),
             health: BackendHealth::default(),
             links: LinkSet::default(),
         })
@@ -223,9 +226,7 @@ impl Backend {
         if !leaving && !of_user {
             self.health.record_error(redacted);
         }
-        if matches!(failure, Failure::NotSent(_)) && self.health.state() == BackendState::Ready {
-            self.suspicion.notify_one();
-        }
+        self.early_ping.record_failure(failure, self.health.state() == BackendState::Ready);
         failure.refusal(&self.id)
     }
 

@@ -127,7 +127,7 @@ pub(super) fn task_created(connection: &Connection, answer: &Message) {
         return;
     }
     let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
-    let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
+    let wire_id = answer.id.as_ref().and_then(RequestId::as_wire_id);
     if let Some(requester) =
         wire_id.and_then(|wire_id| connection.pending().requester_by_wire_id(wire_id))
     {

@@ -1,6 +1,6 @@
 //! The requests by which a backend gets the subscriptions of a link ([`super::subscriptions`]).
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use protocol::{
     envelope::Kind,
@@ -48,8 +48,8 @@ impl Subscriptions {
     /// Sends the request that the backend needs for one URI. Without a connection nothing is sent:
     /// a new one begins with [`Subscriptions::restore`].
     ///
-    /// Dropping the future does not cancel the request. Until its answer, other callers take the
-    /// subscription for one that is in force.
+    /// Dropping the future does not cancel the request. Until its answer, other callers for the URI
+    /// wait.
     pub async fn reconcile(link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
         let (of_request, uri) = (Arc::clone(link), uri.to_owned());
         let change =
@@ -57,36 +57,38 @@ impl Subscriptions {
                 of_request.subscriptions.send_change(&of_request, &uri).await
             });
         match change.await {
-            Ok(sent) => sent.map_err(|failed| failed.refusal),
+            Ok(sent) => sent.map(drop).map_err(|failed| failed.refusal),
             Err(_) => {
                 Err(Refusal::new(ErrorKind::Internal, "the request to the backend did not finish"))
             }
         }
     }
 
-    async fn send_change(&self, link: &Arc<Link>, uri: &str) -> Result<(), FailedChange> {
+    /// Sends the request that the backend needs for one URI. Returns whether the listeners were told
+    /// that updates may have been missed.
+    async fn send_change(&self, link: &Arc<Link>, uri: &str) -> Result<bool, FailedChange> {
         let _order = self.lock_uri(uri).await;
         let connection = link.live();
         match self.pending_change(uri, connection.as_ref()) {
-            SubscriptionRequest::Nothing => Ok(()),
+            SubscriptionRequest::Nothing => Ok(false),
             SubscriptionRequest::Unsubscribe => match connection {
                 Some(connection) => {
                     let sent = send_request(link, &connection, Method::ResourcesUnsubscribe, uri);
-                    sent.await.map_err(|refusal| FailedChange { refusal, again: false })
+                    let again = false;
+                    sent.await.map(|()| again).map_err(|refusal| FailedChange { refusal, again })
                 }
-                None => Ok(()),
+                None => Ok(false),
             },
             SubscriptionRequest::Subscribe { again } => {
-                let Some(connection) = connection else { return Ok(()) };
-                // Stored before the answer, because the first `updated` may come before it.
-                self.record_subscribed(uri, Some(Arc::downgrade(&connection)));
+                let Some(connection) = connection else { return Ok(false) };
+                // Stored before the answer, because a gap before it may lose the first `updated`.
+                self.record_requested(uri, Arc::downgrade(&connection));
                 let result = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
-                if result.is_err() {
-                    self.record_subscribed(uri, again.then(Weak::new)); // it was subscribed once, on a connection that has ended
-                } else if again {
+                self.record_outcome(uri, result.is_ok());
+                if result.is_ok() && again {
                     self.notify_listeners(&link.backend.id, uri);
                 }
-                result.map_err(|refusal| FailedChange { refusal, again })
+                result.map(|()| again).map_err(|refusal| FailedChange { refusal, again })
             }
         }
     }
@@ -102,34 +104,61 @@ impl Subscriptions {
         let restored = restore_all(link.clone(), connection.clone(), uris);
         link.backend.context.running.spawn(restored);
     }
+
+    /// Tries again, in the background, what failed for these URIs on the open connection of the link.
+    /// A next connection begins with [`Subscriptions::restore`].
+    pub fn retry_later(link: &Arc<Link>, failed: Vec<String>) {
+        if let Some(connection) = link.live().filter(|_| !failed.is_empty()) {
+            link.backend.context.running.spawn(retry(link.clone(), connection, failed));
+        }
+    }
 }
 
 /// Subscribes to these URIs on a new connection. Ends when all are restored, or with the
 /// connection: the next one begins again.
-async fn restore_all(link: Arc<Link>, connection: Arc<Connection>, mut uris: Vec<String>) {
-    let (mut is_first, mut pause) = (true, BACKOFF_FIRST);
-    loop {
+async fn restore_all(link: Arc<Link>, connection: Arc<Connection>, uris: Vec<String>) {
+    let mut failed = Vec::new();
+    for uri in uris {
+        if connection.is_closed() {
+            return;
+        }
+        let Err(FailedChange { refusal, again }) =
+            link.subscriptions.send_change(&link, &uri).await
+        else {
+            continue;
+        };
+        // The client of a new one gets the refusal itself.
+        if again {
+            tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
+            link.subscriptions.notify_listeners(&link.backend.id, &uri);
+        }
+        failed.push(uri);
+    }
+    retry(link, connection, failed).await;
+}
+
+/// Repeats failed requests, until the backend has all subscriptions or the connection ends. Leaves
+/// out those that another task repeats over this connection.
+async fn retry(link: Arc<Link>, connection: Arc<Connection>, mut uris: Vec<String>) {
+    uris.retain(|uri| link.subscriptions.take_retry(uri, &connection));
+    let mut pause = BACKOFF_FIRST;
+    while !uris.is_empty() {
+        if tokio::time::timeout(pause, connection.closed()).await.is_ok() {
+            return;
+        }
         let mut failed = Vec::new();
         for uri in uris {
             if connection.is_closed() {
                 return;
             }
-            let Err(FailedChange { refusal, again }) =
-                link.subscriptions.send_change(&link, &uri).await
-            else {
-                continue;
-            };
-            // The client of a new one gets the refusal itself.
-            if is_first && again {
-                tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
-                link.subscriptions.notify_listeners(&link.backend.id, &uri);
+            match link.subscriptions.send_change(&link, &uri).await {
+                Ok(true) => {}
+                // Updates may have been missed since the failure.
+                Ok(false) => link.subscriptions.notify_listeners(&link.backend.id, &uri),
+                Err(_) => failed.push(uri),
             }
-            failed.push(uri);
         }
-        if failed.is_empty() || tokio::time::timeout(pause, connection.closed()).await.is_ok() {
-            return;
-        }
-        (uris, is_first, pause) = (failed, false, pause.saturating_mul(2).min(BACKOFF_MAX));
+        (uris, pause) = (failed, pause.saturating_mul(2).min(BACKOFF_MAX));
     }
 }
 

@@ -34,8 +34,12 @@ pub struct Subscriptions {
 #[derive(Debug, Default)]
 pub(super) struct Subscription {
     pub(super) listeners: Vec<Weak<dyn LinkClient>>,
-    /// The connection on which the backend has the subscription.
+    /// The connection on which the backend has the subscription, or has been asked for it.
     subscribed_on: Option<Weak<Connection>>,
+    /// Set once the backend has agreed, on this connection or on an earlier one.
+    is_confirmed: bool,
+    /// The connection whose task repeats the request after a failure.
+    retried_on: Option<Weak<Connection>>,
 }
 
 impl Subscription {
@@ -52,9 +56,7 @@ impl Subscription {
     }
 
     fn is_subscribed_on(&self, connection: &Arc<Connection>) -> bool {
-        self.subscribed_on
-            .as_ref()
-            .is_some_and(|subscribed| subscribed.as_ptr() == Arc::as_ptr(connection))
+        is_connection(self.subscribed_on.as_ref(), connection)
     }
 }
 
@@ -83,10 +85,11 @@ impl Subscriptions {
         }
     }
 
-    /// Returns whether the session listens to `uri` and the backend has the subscription, or gets
-    /// it on its next connection.
+    /// Returns whether the session listens to `uri` and the backend has agreed to the subscription.
+    /// After a loss of its connection, the backend gets it again on the next one. A first request in
+    /// flight does not count, because the backend may refuse it.
     pub fn is_subscribed(&self, client: &Arc<impl LinkClient + 'static>, uri: &str) -> bool {
-        let held = |one: &Subscription| one.subscribed_on.is_some() && one.has_listener(client);
+        let held = |one: &Subscription| one.is_confirmed && one.has_listener(client);
         self.lock().get(uri).is_some_and(held)
     }
 
@@ -154,9 +157,7 @@ impl Subscriptions {
             connection.is_some_and(|connection| subscription.is_subscribed_on(connection));
         match (subscription.is_wanted(), is_subscribed) {
             (true, true) => SubscriptionRequest::Nothing,
-            (true, false) => {
-                SubscriptionRequest::Subscribe { again: subscription.subscribed_on.is_some() }
-            }
+            (true, false) => SubscriptionRequest::Subscribe { again: subscription.is_confirmed },
             (false, is_subscribed) => {
                 by_uri.remove(uri);
                 if is_subscribed {
@@ -168,16 +169,46 @@ impl Subscriptions {
         }
     }
 
-    pub(super) fn record_subscribed(&self, uri: &str, connection: Option<Weak<Connection>>) {
+    /// Stores the connection over which the backend is asked for the subscription.
+    pub(super) fn record_requested(&self, uri: &str, connection: Weak<Connection>) {
         if let Some(subscription) = self.lock().get_mut(uri) {
-            subscription.subscribed_on = connection;
+            subscription.subscribed_on = Some(connection);
         }
+    }
+
+    /// Stores the outcome of the request. A subscription that the backend had before stays
+    /// confirmed, on a connection that has ended.
+    pub(super) fn record_outcome(&self, uri: &str, is_agreed: bool) {
+        if let Some(subscription) = self.lock().get_mut(uri) {
+            if is_agreed {
+                subscription.is_confirmed = true;
+            } else {
+                subscription.subscribed_on = subscription.is_confirmed.then(Weak::new);
+            }
+        }
+    }
+
+    /// Returns whether the caller repeats the failed request for `uri` over this connection. Only one
+    /// task does so.
+    pub(super) fn take_retry(&self, uri: &str, connection: &Arc<Connection>) -> bool {
+        let mut by_uri = self.lock();
+        let Some(subscription) = by_uri.get_mut(uri) else { return false };
+        let is_taken = is_connection(subscription.retried_on.as_ref(), connection);
+        subscription.retried_on = Some(Arc::downgrade(connection));
+        !is_taken
+    }
+
+    /// Notes that a first request for the subscription is in flight.
+    #[cfg(test)]
+    pub(crate) fn assume_requested(&self, uri: &str) {
+        self.record_requested(uri, Weak::new());
     }
 
     /// Notes that the backend had the subscription on a connection that has ended.
     #[cfg(test)]
     pub(crate) fn assume_subscribed(&self, uri: &str) {
-        self.record_subscribed(uri, Some(Weak::new()));
+        self.assume_requested(uri);
+        self.record_outcome(uri, true);
     }
 
     /// Sends an `updated` to one session, because updates may have been missed.
@@ -242,6 +273,10 @@ impl UriLocks {
         let index = usize::try_from(hasher.finish() % URI_LOCK_COUNT as u64).unwrap_or_default();
         self.0[index].lock().await
     }
+}
+
+fn is_connection(known: Option<&Weak<Connection>>, connection: &Arc<Connection>) -> bool {
+    known.is_some_and(|known| known.as_ptr() == Arc::as_ptr(connection))
 }
 
 /// Returns each client once, in the order of their first places.

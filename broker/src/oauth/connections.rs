@@ -51,7 +51,10 @@ impl Connections {
         principal: &PrincipalId,
         backend: &str,
     ) -> Result<String, OauthError> {
-        let secret = format!("{tenant}.{}", random_text());
+        let (seal, random) = (&self.0.0.seal, random_text());
+        let sealed = seal.seal_for_a_while(&seal_context(tenant), &random, CONNECT_LINK_LIFE);
+        let unsealed = |_| OauthError::Unavailable("the broker cannot seal a link".to_owned());
+        let secret = format!("{tenant}.{}", sealed.map_err(unsealed)?);
         let link = ConnectLink {
             principal: principal.as_str().to_owned(),
             backend: backend.to_owned(),
@@ -59,6 +62,19 @@ impl Connections {
         };
         self.0.put_secret(&vault_key(tenant, &secret), &link, CONNECT_LINK_LIFE).await?;
         Ok(secret)
+    }
+
+    /// Returns whether the broker made this secret and its life is not over, without a look at the
+    /// store. The link may be used up. A link of an earlier build is unknown here.
+    pub fn is_own_link(&self, secret: &str) -> bool {
+        let parts = secret.split_once('.');
+        parts.is_some_and(|(tenant, sealed)| {
+            let tenant = TenantId::parse(tenant).ok();
+            let opened = tenant.and_then(|tenant| {
+                self.0.0.seal.open_unexpired::<String>(&seal_context(&tenant), sealed)
+            });
+            opened.is_some()
+        })
     }
 
     /// Uses a link up. `None`: it is unknown, has expired or was used already.
@@ -76,6 +92,10 @@ impl Connections {
         let link = self.0.take_secret(&key).await?;
         Ok(link.map(|link| (tenant, link)))
     }
+}
+
+fn seal_context(tenant: &TenantId) -> String {
+    format!("connect link/{tenant}")
 }
 
 fn vault_key(tenant: &TenantId, secret: &str) -> SecretKey {

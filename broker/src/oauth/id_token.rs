@@ -24,8 +24,11 @@ fn claims(text: &str) -> Option<Map<String, Value>> {
     object(&URL_SAFE_NO_PAD.decode(payload).ok()?)
 }
 
+/// Returns the end of a token in microseconds since 1970. It may have a fraction of a second
+/// (RFC 7519, 2: NumericDate).
 fn end(claims: &Map<String, Value>) -> Option<i64> {
-    claims.get("exp")?.as_i64()?.checked_mul(1_000_000)
+    let end = Duration::try_from_secs_f64(claims.get("exp")?.as_f64()?).ok()?;
+    i64::try_from(end.as_micros()).ok()
 }
 
 /// Returns the time that a token is valid from now on.
@@ -82,6 +85,8 @@ mod tests {
             claims[name] = value;
             claims
         };
+        let fraction = read(&changed("exp", json!(end as f64 + 0.5)));
+        assert_eq!(fraction.map(|token| token.expires_at_us), Some(end * 1_000_000 + 500_000));
         assert!(read(&changed("aud", json!(["broker"]))).is_some());
         let mut two = changed("aud", json!(["broker", "other"]));
         assert_eq!(read(&two), None);
@@ -95,6 +100,8 @@ mod tests {
             ("sub", json!(7)),
             ("exp", json!(end - 3_600)),
             ("exp", json!("never")),
+            ("exp", json!(-1.5)),
+            ("exp", json!(1e300)),
         ] {
             assert_eq!(read(&changed(name, value.clone())), None, "{name}: {value}");
         }

@@ -104,6 +104,11 @@ impl SubjectRows {
         let choices = rows_of(tenant, principal, digest);
         Some(RowWrite { rows: self.clone(), name, choices })
     }
+
+    /// Forgets the tokens of a removed tenant, whose rows are gone.
+    pub(super) fn forget_tenant(&self, tenant: &TenantId) {
+        self.state.lock().tokens.retain(|(of, ..), _| of != tenant);
+    }
 }
 
 impl RowWrite {

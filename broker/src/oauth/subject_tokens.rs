@@ -159,6 +159,13 @@ impl SubjectTokens {
         current.get(&(tenant.clone(), principal.clone())).map(|known| known.digest.clone())
     }
 
+    /// Drops what this process remembers of a removed tenant, whose rows are gone. A later tenant of
+    /// the name must not use its tokens.
+    pub fn forget_tenant(&self, tenant: &TenantId) {
+        self.current.lock().retain(|(of, _), _| of != tenant);
+        self.rows.forget_tenant(tenant);
+    }
+
     fn replace(&self, of: TokenOwner, next: CurrentToken) -> Option<CurrentToken> {
         let mut current = self.current.lock();
         if !current.contains_key(&of) {
@@ -335,6 +342,24 @@ mod tests {
             }
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_later_tenant_of_a_name_has_no_token_of_an_earlier_one() {
+        let (acme, ann) = acme_and_ann();
+        let (tokens, zoo) =
+            (Arc::new(SubjectTokens::new(persistence().await)), TenantId::parse("zoo").unwrap());
+        let token = ExchangeableToken::for_test("the token");
+        for tenant in [&acme, &zoo] {
+            tokens.record(tenant, &ann, &token);
+            assert!(tokens.is_current(tenant, &ann, &token));
+        }
+        tokens.forget_tenant(&acme);
+        assert_eq!(tokens.digest_of(&acme, &ann), None);
+        assert!(tokens.any_principal(&acme).is_none());
+        let again = tokens.rows.write(&acme, &ann, &token.digest);
+        assert!(again.is_some(), "the rows of the earlier tenant are gone");
+        assert!(tokens.is_current(&zoo, &ann, &token), "of another tenant");
     }
 
     async fn keep(tokens: &SubjectTokens, token: &ExchangeableToken) {

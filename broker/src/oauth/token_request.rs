@@ -16,6 +16,18 @@ use super::{
 /// Longest text of an error that an operator sees.
 const ERROR_CODE_BYTES_MAX: usize = 64;
 
+/// Codes by which servers refuse a refresh token or a code: that of RFC 6749, 5.2, then those of
+/// GitHub and of Supabase.
+const INVALID_GRANT: [&str; 5] = [
+    "invalid_grant",
+    "bad_refresh_token",
+    "bad_verification_code",
+    "refresh_token_not_found",
+    "refresh_token_already_used",
+];
+/// Codes by which servers refuse a client: that of RFC 6749, 5.2, then that of GitHub.
+const INVALID_CLIENT: [&str; 2] = ["invalid_client", "incorrect_client_credentials"];
+
 /// An access token with the other members of its answer.
 #[derive(Clone)]
 pub(super) struct AccessToken {
@@ -103,18 +115,21 @@ impl GrantedAnswer {
         let url = request.uri().clone();
         let (status, body) = fetcher.send(request).await?;
         let members = object(&body).unwrap_or_default();
-        if status == StatusCode::OK {
+        let error =
+            ["error", "error_code"].into_iter().find_map(|name| members.get(name)?.as_str());
+        // Some servers grant with 201, such as Supabase. GitHub sends its errors with 200.
+        if status.is_success() && (error.is_none() || members.contains_key("access_token")) {
             return Ok(Self { url, members });
         }
-        let code = error_code(members.get("error").and_then(Value::as_str));
+        let code = error_code(error);
         let text = format!("{url} answers {status}: {code}");
-        match code {
-            "invalid_grant" => return Err(OauthError::InvalidGrant(text)),
-            "invalid_client" => return Err(OauthError::InvalidClient(text)),
-            _ => {}
-        }
-        let is_final = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
-        Err(if is_final { OauthError::Refused(text) } else { OauthError::Unavailable(text) })
+        let is_temporary = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        Err(match code {
+            code if INVALID_GRANT.contains(&code) => OauthError::InvalidGrant(text),
+            code if INVALID_CLIENT.contains(&code) => OauthError::InvalidClient(text),
+            _ if is_temporary || status.is_redirection() => OauthError::Unavailable(text),
+            _ => OauthError::Refused(text),
+        })
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -135,10 +150,11 @@ impl GrantedAnswer {
     }
 }
 
-/// Returns a life in seconds. Some servers write it as text.
+/// Returns a life in seconds. Some servers write it as text, or with a fraction.
 fn seconds(value: &Value) -> Option<Duration> {
-    let seconds = value.as_u64().or_else(|| value.as_str()?.parse().ok())?;
-    Some(Duration::from_secs(seconds.min(u64::from(u32::MAX))))
+    let seconds: Option<f64> = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    let seconds = seconds.filter(|seconds| seconds.is_finite())?;
+    Duration::try_from_secs_f64(seconds.min(f64::from(u32::MAX))).ok()
 }
 
 /// Returns the error code of an answer if it has the form of one. Other text of a server is not
@@ -153,7 +169,28 @@ pub(super) fn error_code(text: Option<&str>) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_life_may_be_a_text_or_have_a_fraction() {
+        let longest = Duration::from_secs(u64::from(u32::MAX));
+        for (value, life) in [
+            (json!(3_600), Some(Duration::from_secs(3_600))),
+            (json!("3600"), Some(Duration::from_secs(3_600))),
+            (json!(3_599.5), Some(Duration::from_millis(3_599_500))),
+            (json!(1e300), Some(longest)),
+            (json!(u64::MAX), Some(longest)),
+            (json!(-1), None),
+            (json!("NaN"), None),
+            (json!("inf"), None),
+            (json!("soon"), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(seconds(&value), life, "{value}");
+        }
+    }
 
     #[test]
     fn an_error_is_shown_only_if_it_has_the_form_of_a_code() {

@@ -398,6 +398,17 @@ async fn a_request_that_cannot_be_sent_shows_that_the_backend_is_gone() {
 }
 
 #[tokio::test]
+async fn a_get_stream_that_cannot_be_opened_again_shows_that_the_backend_is_gone() {
+    let backend = FakeBackend::echo().await;
+    let config = json!({"timeouts": {"ping_interval": "10m"}});
+    let broker = configured_alone(config, backend.spec()).await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    backend.wait_get_streams(1).await;
+    backend.die().await;
+    broker.admin().wait_backend_state("default", "b", "degraded").await;
+}
+
+#[tokio::test]
 async fn an_unavailable_backend_is_logged_once_and_not_at_each_attempt() {
     let backend = FakeBackend::start().await;
     backend.on("initialize", |_| async {

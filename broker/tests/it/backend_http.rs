@@ -65,6 +65,86 @@ async fn b_life_03_only_lists_that_the_backend_offers_are_requested() {
 }
 
 #[tokio::test]
+async fn b_life_01_an_event_stream_after_a_notification_delays_nothing() {
+    let backend = FakeBackend::echo().await;
+    backend.on("notifications/initialized", |_| async { Reply::Hang });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
+}
+
+#[tokio::test]
+async fn b_http_03_an_empty_session_id_is_none() {
+    let backend = FakeBackend::echo().await;
+    backend.on("initialize", |call| async move {
+        let result = json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "stateless", "version": "1"}});
+        let headers = [("content-type", "application/json"), ("mcp-session-id", "")];
+        Reply::Http {
+            status: 200,
+            headers: headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+            body: call.result_message(result).to_string().into(),
+        }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    client.delete_session().await;
+    assert_eq!(backend.count(|seen| seen.header("mcp-session-id").is_some()), 0);
+}
+
+/// Servers with an older Java SDK refuse members of these capabilities, most with status 400.
+#[tokio::test]
+async fn b_life_01_a_backend_that_refuses_newer_capabilities_gets_older_ones() {
+    for by_status in [true, false] {
+        let backend = FakeBackend::echo().await;
+        backend.on("initialize", move |call| {
+            let declared = call.params()["capabilities"].clone();
+            let is_known = ["sampling", "elicitation"]
+                .into_iter()
+                .all(|name| declared.get(name).is_none_or(|members| *members == json!({})));
+            async move {
+                match (is_known, by_status) {
+                    (true, _) => Reply::Result(json!({
+                        "protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                        "serverInfo": {"name": "old", "version": "1"}
+                    })),
+                    (false, true) => Reply::status(400),
+                    (false, false) => Reply::error(-32603, "Unrecognized field"),
+                }
+            }
+        });
+        let broker = alone_with(&backend).await;
+        assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
+        let of_catalog = backend.recorded_of("initialize")[1].message["params"].clone();
+        assert_eq!(
+            of_catalog["capabilities"],
+            json!({"roots": {"listChanged": true}, "sampling": {}, "elicitation": {}})
+        );
+        let client = broker.connected(json!({"elicitation": {"form": {}}})).await;
+        assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
+        let of_client = backend.recorded_of("initialize").pop().unwrap();
+        assert_eq!(of_client.message["params"]["capabilities"], json!({"elicitation": {}}));
+    }
+}
+
+/// A server that has issued a session would start another one, whose id the broker would not use.
+#[tokio::test]
+async fn b_life_01_a_backend_that_refuses_the_handshake_in_a_session_gets_no_second_one() {
+    let backend = FakeBackend::start().await;
+    backend.sessions();
+    backend.on("initialize", |_| async { Reply::error(-32603, "not now") });
+    let broker = builder().start().await;
+    broker.admin().put_backend("default", "b", &backend.spec()).await;
+    broker
+        .admin()
+        .wait_backend("default", "b", "failed", |view| view["state"] != "connecting")
+        .await;
+    let in_session =
+        |seen: &RecordedRequest| seen.is("initialize") && seen.header("mcp-session-id").is_some();
+    assert_eq!(backend.count(in_session), 0);
+}
+
+#[tokio::test]
 async fn b_http_01_each_message_is_a_post_that_accepts_both_types() {
     let (broker, backend) = echo().await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;

@@ -1,7 +1,10 @@
 //! Links to HTTP backends: the sessions that share one, the messages it carries, and the end of its
 //! backend session.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 use testkit::{FakeBackend, Gate, RecordedRequest, Reply, TestClient, eventually};
@@ -72,6 +75,45 @@ async fn b_http_04_a_lost_backend_session_is_reopened_and_the_call_repeated() {
         .count();
     assert_eq!(answered, 2, "refused with 404 once, then repeated");
     backend.wait_count("the subscription again", 2, |seen| seen.is("resources/subscribe")).await;
+}
+
+/// Servers with older SDKs, and with the code of examples, so refuse a session that they do not know.
+#[tokio::test]
+async fn b_http_04_a_lost_session_with_another_status_is_reopened_too() {
+    for (status, refusal) in [
+        (400, "Bad Request: No valid session ID provided"),
+        (400, "Invalid session ID\n"),
+        (
+            400,
+            r#"{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}"#,
+        ),
+        (
+            400,
+            r#"{"jsonrpc":"2.0","id":@ID@,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}"#,
+        ),
+        (401, "Unauthorized: Session not found"),
+    ] {
+        let backend = FakeBackend::start().await;
+        let knows = AtomicBool::new(false);
+        backend.tool("echo", move |call| {
+            let is_known = knows.swap(true, Ordering::Relaxed);
+            let body = refusal.replace("@ID@", &call.id().to_string());
+            async move {
+                match is_known {
+                    true => Reply::text("again"),
+                    false => Reply::Http { status, headers: vec![], body: body.into() },
+                }
+            }
+        });
+        backend.sessions();
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        assert_eq!(text_of(&client.call("b__echo", json!({})).await), "again", "{refusal}");
+        let seen = backend.recorded();
+        let mut calls = seen.iter().filter(|seen| seen.calls("echo"));
+        let mut session = || calls.next().and_then(|seen| seen.header("mcp-session-id"));
+        assert_ne!(session(), session(), "{refusal}");
+    }
 }
 
 #[tokio::test]

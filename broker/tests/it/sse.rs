@@ -60,6 +60,24 @@ async fn sse_01_a_stream_of_a_2025_11_25_client_starts_with_a_priming_event() {
     assert!(stream.next().await.unwrap().is_priming());
 }
 
+/// The Java SDK breaks off a stream at a line that begins with `retry`.
+#[tokio::test]
+async fn sse_01_a_client_of_the_java_sdk_gets_no_retry_field() {
+    let gate = Gate::new();
+    gate.open();
+    let backend = stepping(&gate).await;
+    let broker = broker_with(&backend).await;
+    for (agent, has_retry) in [("Java-http-client/17.0.9", false), ("node", true)] {
+        let client = broker.client("/mcp").header("user-agent", agent).connected(json!({})).await;
+        let events = client.post_stream(steps_body(1, 1, "x")).await.rest().await;
+        assert!(events[0].is_priming(), "{agent}: {events:?}");
+        assert_eq!(events.iter().any(|event| event.retry.is_some()), has_retry, "{agent}");
+        let first = client.open_get_stream().await.next().await.unwrap();
+        assert!(first.is_priming(), "{agent}: {first:?}");
+        assert_eq!(first.retry.is_some(), has_retry, "{agent}");
+    }
+}
+
 #[tokio::test]
 async fn sse_01_older_clients_get_no_priming_event() {
     let gate = Gate::new();

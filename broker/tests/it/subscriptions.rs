@@ -9,7 +9,10 @@ use std::sync::{
 use serde_json::json;
 use testkit::{FakeBackend, Gate, GateAnswer, Reply, eventually};
 
-use crate::{broker_with, builder};
+use crate::{
+    broker_with, builder,
+    cluster::{opened_at, served_at},
+};
 
 fn with_a_resource(backend: &FakeBackend) {
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
@@ -134,6 +137,55 @@ async fn res_03_a_subscription_that_cannot_be_restored_is_tried_again() {
             stream.find(|message| message["method"] == "notifications/resources/updated").await;
         assert_eq!(updated["params"]["uri"], "b+test://one");
     }
+}
+
+/// Servers with an older Rust SDK so refuse a session that they do not know.
+#[tokio::test]
+async fn res_03_a_subscription_outlives_a_session_that_is_refused_with_401() {
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let subscribed =
+        backend.wait_for("the subscription", |seen| seen.is("resources/subscribe")).await;
+    let lost = subscribed.header("mcp-session-id").unwrap().to_owned();
+    backend.wait_get_stream_of(&lost).await;
+    backend.gate(move |_, headers| {
+        let is_lost = headers.get("mcp-session-id").is_some_and(|id| id == lost.as_str());
+        is_lost.then(|| GateAnswer {
+            status: 401,
+            headers: Vec::new(),
+            body: json!("Unauthorized: Session not found"),
+        })
+    });
+    backend.end_get_streams().await;
+    backend.wait_count("the subscription again", 2, |seen| seen.is("resources/subscribe")).await;
+}
+
+#[tokio::test]
+async fn res_03_a_subscription_that_fails_at_a_takeover_is_tried_again() {
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    let count = AtomicUsize::new(0);
+    backend.on("resources/subscribe", move |_| {
+        let answer = match count.fetch_add(1, Ordering::Relaxed) {
+            1 => Reply::error(-32603, "still loading"),
+            _ => Reply::Result(json!({})),
+        };
+        async move { answer }
+    });
+    let replicas = builder().auth_required().backend("default", "b", backend.spec()).cluster(2);
+    let mut cluster = replicas.start().await;
+    let key = cluster.operator().create_key("default").await;
+    let (moved, other) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
+    moved.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    // Both sessions share a link at the second replica, and its connection opens before the takeover.
+    other.call("b__echo", json!({"message": "m"})).await;
+    cluster.kill(0).await;
+    served_at(&cluster, 1, &moved).await;
+    backend.wait_count("another attempt", 3, |seen| seen.is("resources/subscribe")).await;
 }
 
 #[tokio::test]

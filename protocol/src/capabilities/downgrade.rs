@@ -1,7 +1,12 @@
-//! The capabilities of a client of 2026-07-28, in the form of earlier revisions.
-//! The broker declares them for such clients when it opens a session with such a server.
+//! The capabilities of a client in the form of earlier revisions. The broker declares them for
+//! clients of 2026-07-28 when it opens a session, and to servers that refuse newer members.
 
-use super::ClientCapabilities;
+use bytes::Bytes;
+
+use super::{
+    ClientCapabilities,
+    server::{ObjectWriter, declared, tape_of_object},
+};
 use crate::{json::Span, splice::Splice};
 
 impl ClientCapabilities {
@@ -49,6 +54,35 @@ impl ClientCapabilities {
             elicitation_url: self.elicitation_url,
             ..Self::none()
         }
+    }
+
+    /// Returns the object that 2025-06-18 defines, in which sampling and elicitation have no
+    /// members. `None`: they have none anyway. An elicitation by URL alone has no such form.
+    pub fn without_modes(&self) -> Option<Bytes> {
+        let tape = tape_of_object(&self.raw).ok()?;
+        let has_modes = self.sampling_tools
+            || self.sampling_context
+            || self.elicitation_url
+            || declared(tape.root(), &["elicitation", "form"]);
+        if !has_modes {
+            return None;
+        }
+        let empty: &[u8] = b"{}";
+        let roots: &[u8] = match self.roots_list_changed {
+            true => b"{\"listChanged\":true}",
+            false => empty,
+        };
+        let mut plain = ObjectWriter::new();
+        for (name, is_declared, value) in [
+            ("roots", self.roots, roots),
+            ("sampling", self.sampling, empty),
+            ("elicitation", self.elicitation_form, empty),
+        ] {
+            if is_declared {
+                plain.member(name, value);
+            }
+        }
+        Some(plain.close().into())
     }
 
     /// Returns the same capabilities with roots that may change.

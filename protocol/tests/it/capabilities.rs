@@ -168,6 +168,23 @@ fn client_capabilities_determine_answerable_questions() {
     assert!(ClientCapabilities::parse(b"[]").is_err());
 }
 
+#[test]
+fn capabilities_without_modes_have_the_form_of_2025_06_18() {
+    let plain = |text: &str| client(text).without_modes();
+    let all = r#"{"extensions":{"a/b":{}},"roots":{"listChanged":true},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"tasks":{"list":{}}}"#;
+    let expected = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{}}"#;
+    assert_eq!(plain(all).unwrap(), expected);
+    assert_eq!(
+        plain(r#"{"roots":{},"elicitation":{"form":{}}}"#).unwrap(),
+        r#"{"roots":{},"elicitation":{}}"#
+    );
+    // An empty object would promise forms.
+    assert_eq!(plain(r#"{"elicitation":{"url":{}}}"#).unwrap(), "{}");
+    for same in ["{}", expected, r#"{"extensions":{"a/b":{}},"tasks":{"list":{}}}"#] {
+        assert_eq!(plain(same), None, "{same}");
+    }
+}
+
 // LIFE-07
 #[test]
 fn merged_capabilities_are_the_union() {

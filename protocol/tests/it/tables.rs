@@ -135,6 +135,19 @@ fn request_ids_keep_their_text() {
         assert_eq!(raw(other).as_u64(), None);
         assert_eq!(raw(other).to_string(), other);
     }
+    for (text, wire_id) in [
+        ("7", Some(7)),
+        ("\"7\"", Some(7)),
+        ("\"0\"", Some(0)),
+        ("\"07\"", None),
+        ("\"\"", None),
+        ("\"+7\"", None),
+        ("\"7 \"", None),
+        ("-7", None),
+        ("\"18446744073709551616\"", None),
+    ] {
+        assert_eq!(raw(text).as_wire_id(), wire_id, "{text}");
+    }
 }
 
 #[test]

@@ -216,8 +216,18 @@ async fn post(
                 shared: shared.clone(),
                 line: ReplyStream::default(),
             };
-            if let Reply::Http { status, headers, body } = handler(call).await {
-                return Ok(respond(status, &headers, body));
+            match handler(call).await {
+                Reply::Http { status, headers, body } => {
+                    return Ok(respond(status, &headers, body));
+                }
+                // Some servers open an event stream for a notification, and leave it open.
+                Reply::Hang => {
+                    let (out, events) = mpsc::channel(STREAM_QUEUE);
+                    tokio::spawn(async move { out.closed().await });
+                    let opened = ReplyPart::Event(": open\n\n".to_owned());
+                    return Ok(event_stream(Some(opened), events, &[]));
+                }
+                _ => {}
             }
         }
         return Ok(empty(202));

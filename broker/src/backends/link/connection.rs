@@ -220,7 +220,7 @@ impl Connection {
     }
 
     fn resolve(&self, id: Option<&RequestId>, answer: Result<Message, Failure>) {
-        let wire_id = id.and_then(RequestId::as_u64);
+        let wire_id = id.and_then(RequestId::as_wire_id);
         if wire_id.is_some_and(|wire_id| self.pending.resolve(wire_id, answer)) {
             return;
         }
@@ -463,7 +463,7 @@ mod tests {
         answered(&wire_id.to_string());
         assert_eq!(dropped(), (1, 0));
         for unknown in
-            ["0".to_owned(), (wire_id + 1).to_string(), format!("\"{wire_id}\""), "-1".to_owned()]
+            ["0".to_owned(), (wire_id + 1).to_string(), format!("\"0{wire_id}\""), "-1".to_owned()]
         {
             answered(&unknown);
         }
@@ -514,8 +514,10 @@ mod tests {
                             answered.insert(n);
                         }
                         Act::AnswerAsText(at) => {
-                            let (wire_id, _) = seen[at % questions];
-                            connection.deliver_answer(message(format!(r#"{{"jsonrpc":"2.0","id":"{wire_id}","result":{{"n":999999}}}}"#)));
+                            let (wire_id, n) = seen[at % questions];
+                            connection.deliver_answer(message(format!(r#"{{"jsonrpc":"2.0","id":"{wire_id}","result":{{"n":{n}}}}}"#)));
+                            connection.deliver_answer(message(format!(r#"{{"jsonrpc":"2.0","id":"0{wire_id}","result":{{"n":999999}}}}"#)));
+                            answered.insert(n);
                         }
                         Act::Stray(wire_id) => connection.deliver_answer(answer(wire_id, 999_999)),
                     }

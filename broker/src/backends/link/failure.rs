@@ -21,7 +21,8 @@ use crate::oauth;
 /// Reason for which a request has no answer. It defines whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No byte of the request was sent. A retry is safe.
+    /// No byte of the request was sent, or the backend reported over HTTP/2 that it did not process
+    /// the request. A retry is safe.
     #[error("nothing was sent: {0}")]
     NotSent(String),
     /// The backend is reachable but takes no work now.

@@ -48,6 +48,15 @@ impl<'s> StreamResumption<'s> {
         Self { session }
     }
 
+    /// Counts a GET of the session. Each causes records of the event log, and may read the log. Some
+    /// are free, so that a client that reconnects gets its answers also over its rate. Each further
+    /// one takes a request from the rates of the caller.
+    pub fn take_opening(self) -> Result<(), Refusal> {
+        let session = self.session;
+        let is_free = session.lock().streams.admits_free_opening(session.shared.uptime());
+        if is_free { Ok(()) } else { session.tenant.take_budget(&session.caller.principal) }
+    }
+
     /// Opens the stream of a GET without `Last-Event-ID`. Missing events of an earlier owner also
     /// make a gap.
     pub async fn open_general_stream(self) -> Result<ResumedStream, Refusal> {

@@ -38,6 +38,7 @@ async fn subscribe_with<F>(
 where
     F: Future<Output = Result<(), Refusal>>,
 {
+    let mut may_be_stored = false;
     for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
         let link = session.link_to(&target.backend)?;
         record_subscription(&session, &link, &target)?;
@@ -46,20 +47,21 @@ where
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
-            forget_unacknowledged(&session, &link, &target).await;
+            forget_unacknowledged(&session, &link, &target, may_be_stored).await;
             return Err(with_client_uri(refusal, &target));
         }
         // The connection may have ended before the request, or another request for the same URI may
         // have failed meanwhile and removed this listener. The loop tries again.
-        if link.subscriptions.is_subscribed(&session, &target.uri)
-            && persist_subscription(&session, &link, &target).await?
-        {
-            return Ok(Reply::Result(Bytes::from_static(b"{}")));
+        if link.subscriptions.is_subscribed(&session, &target.uri) {
+            if persist_subscription(&session, &link, &target).await? {
+                return Ok(Reply::Result(Bytes::from_static(b"{}")));
+            }
+            may_be_stored = true;
         }
     }
     // A refused subscription gets no updates later, and does not count.
     if let Ok(link) = session.link_to(&target.backend) {
-        forget_unacknowledged(&session, &link, &target).await;
+        forget_unacknowledged(&session, &link, &target, may_be_stored).await;
     }
     Err(Refusal::new(
         ErrorKind::BackendUnavailable,
@@ -144,16 +146,21 @@ pub(in crate::sessions) async fn unsubscribe(
 }
 
 /// Stores a subscription so that it outlives this process, and marks it as acknowledged. Returns
-/// false if another request removed it meanwhile.
+/// false if another request removed it meanwhile. A further request may have added it again, and
+/// the backend may refuse that one.
 async fn persist_subscription(
     session: &Arc<Session>,
     link: &Arc<Link>,
     target: &ResourceTarget,
 ) -> Result<bool, Refusal> {
     match SessionPersister::new(session).store_subscription(&target.exposed_uri).await {
-        Ok(()) => Ok(session.lock().subscriptions.acknowledge(&target.exposed_uri)),
+        Ok(()) => {
+            let mut state = session.lock();
+            Ok(link.subscriptions.is_subscribed(session, &target.uri)
+                && state.subscriptions.acknowledge(&target.exposed_uri))
+        }
         Err(refusal) => {
-            forget_unacknowledged(session, link, target).await;
+            forget_unacknowledged(session, link, target, false).await;
             Err(refusal)
         }
     }
@@ -173,12 +180,16 @@ pub async fn resubscribe(session: Arc<Session>, backend: BackendId) {
         targets
     };
     if link.open_for_listeners().await {
-        for target in &targets {
-            if let Err(refusal) = Subscriptions::reconcile(&link, &target.uri).await {
-                tracing::warn!(tenant = %session.tenant.id, %backend, %refusal, "the broker could not restore a subscription on the changed backend");
-            }
+        let mut failed = Vec::new();
+        for target in targets {
+            let restored = Subscriptions::reconcile(&link, &target.uri).await;
             link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
+            if let Err(refusal) = restored {
+                tracing::warn!(tenant = %session.tenant.id, %backend, %refusal, "the broker could not restore a subscription on another link, and tries again");
+                failed.push(target.uri);
+            }
         }
+        Subscriptions::retry_later(&link, failed);
     }
 }
 
@@ -227,14 +238,24 @@ fn record_subscription(
 }
 
 /// Removes a subscription after a request for it failed, unless another request for it was
-/// acknowledged.
-async fn forget_unacknowledged(session: &Arc<Session>, link: &Arc<Link>, target: &ResourceTarget) {
+/// acknowledged. `may_be_stored`: the store may have it.
+async fn forget_unacknowledged(
+    session: &Arc<Session>,
+    link: &Arc<Link>,
+    target: &ResourceTarget,
+    may_be_stored: bool,
+) {
     {
         let state = session.lock();
         if state.subscriptions.is_acknowledged(&target.exposed_uri) {
             return;
         }
         forget_subscription(session, state, link, target);
+    }
+    if may_be_stored {
+        // If the store keeps it, the session's next owner subscribes to it.
+        let _tried_once =
+            SessionPersister::new(session).store_subscription(&target.exposed_uri).await;
     }
     let _gone_anyway = Subscriptions::reconcile(link, &target.uri).await;
 }
@@ -290,6 +311,8 @@ fn with_client_uri(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use protocol::{envelope::Message, handshake, ids::RequestId, json::Limits, method::Method};
+    use rules::{client_transport::Transport, endpoint::Endpoint};
     use serde_json::json;
     use tokio::sync::Notify;
 
@@ -303,17 +326,18 @@ mod tests {
     /// them.
     async fn session_and_target() -> (Arc<Broker>, Arc<Session>, ResourceTarget) {
         let broker = Broker::over(Stores::in_memory().await);
+        let target = target_at(&broker);
+        let session = pooled_session(&broker);
+        (broker, session, target)
+    }
+
+    fn target_at(broker: &Arc<Broker>) -> ResourceTarget {
         let (caller, backend) = (Caller::anonymous(), BackendId::parse("b").unwrap());
         let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
         let spec = serde_json::from_value(json!({"transport": transport})).unwrap();
         broker.put_backend(&caller.tenant, &backend, spec);
-        let session = pooled_session(&broker);
-        let target = ResourceTarget {
-            backend,
-            uri: "test://one".to_owned(),
-            exposed_uri: "b+test://one".to_owned(),
-        };
-        (broker, session, target)
+        let (uri, exposed_uri) = ("test://one".to_owned(), "b+test://one".to_owned());
+        ResourceTarget { backend, uri, exposed_uri }
     }
 
     #[tokio::test]
@@ -327,6 +351,59 @@ mod tests {
         assert_eq!(session.lock().subscriptions.len(), 0, "it does not count");
         let link = session.link_to(&backend).unwrap();
         assert!(link.subscriptions.is_empty(), "no update reaches the client");
+    }
+
+    /// The backend may refuse the other request.
+    #[tokio::test]
+    async fn res_03_a_request_in_flight_acknowledges_no_other() {
+        let (_broker, session, target) = session_and_target().await;
+        let backend = target.backend.clone();
+        let uri = target.uri.as_str();
+        let result = subscribe_with(session.clone(), target.clone(), |link| async move {
+            link.subscriptions.assume_requested(uri);
+            Ok(())
+        });
+        let Err(refusal) = result.await else { panic!("the backend has not agreed") };
+        assert_eq!(refusal.kind, ErrorKind::BackendUnavailable);
+        assert_eq!(session.lock().subscriptions.len(), 0, "it does not count");
+        let link = session.link_to(&backend).unwrap();
+        assert!(link.subscriptions.is_empty(), "no update reaches the client");
+    }
+
+    /// While the store has the write of one request, a second one is refused and a third one begins.
+    #[tokio::test]
+    async fn res_03_a_stored_subscription_is_acknowledged_only_while_the_backend_has_it() {
+        let (_broker, session, target) = session_and_target().await;
+        let link = session.link_to(&target.backend).unwrap();
+        record_subscription(&session, &link, &target).unwrap();
+        link.subscriptions.assume_requested(&target.uri);
+        assert!(!persist_subscription(&session, &link, &target).await.unwrap());
+        assert!(!session.lock().subscriptions.is_acknowledged(&target.exposed_uri));
+        link.subscriptions.assume_subscribed(&target.uri);
+        assert!(persist_subscription(&session, &link, &target).await.unwrap());
+        assert!(session.lock().subscriptions.is_acknowledged(&target.exposed_uri));
+    }
+
+    #[tokio::test]
+    async fn res_03_a_refused_subscription_does_not_stay_in_the_store() {
+        let stores = Stores::in_memory().await;
+        let store = stores.durable.clone();
+        let broker = Broker::over(stores);
+        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+        let frame = handshake::request(&RequestId::from_u64(1), Method::Initialize, Some(params));
+        let message = Message::decode(frame, &Limits::default()).unwrap();
+        let (caller, endpoint) = (Caller::anonymous(), Endpoint::Aggregated);
+        let opened = broker.open_session(caller, endpoint, Transport::Http, &message).await;
+        let (session, _) = opened.unwrap();
+        let target = target_at(&broker);
+        let link = session.link_to(&target.backend).unwrap();
+        let stored = async || store.subscription_counts(None).await.unwrap().len();
+        record_subscription(&session, &link, &target).unwrap();
+        link.subscriptions.assume_requested(&target.uri);
+        assert!(!persist_subscription(&session, &link, &target).await.unwrap());
+        assert_eq!(stored().await, 1);
+        forget_unacknowledged(&session, &link, &target, true).await;
+        assert_eq!(stored().await, 0, "the next owner does not subscribe to it");
     }
 
     #[tokio::test]

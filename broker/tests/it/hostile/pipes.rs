@@ -37,7 +37,12 @@ const ROWS: &[(&str, &[&str], Expect)] = &[
     ),
     (
         "b_05 the id as text",
-        &[r#"{"jsonrpc":"2.0","id":"@ID@","result":{"content":[]}}"#, GOOD],
+        &[r#"{"jsonrpc":"2.0","id":"@ID@","result":{"content":[{"type":"text","text":"mine"}]}}"#],
+        Text("mine"),
+    ),
+    (
+        "b_05 the id as text with a leading zero, then the answer",
+        &[r#"{"jsonrpc":"2.0","id":"0@ID@","result":{"content":[]}}"#, GOOD],
         Text("mine"),
     ),
     ("b_05 no id", &[r#"{"jsonrpc":"2.0","result":{"content":[]}}"#, GOOD], Text("mine")),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use testkit::{Gate, StatelessBackend, StatelessReply, TestClient, eventually, within};
 
 use super::{broker_with, on_both_wires};
-use crate::{builder, kind, stateless::Modern};
+use crate::{builder, configured_alone, kind, stateless::Modern};
 
 fn with_resources(backend: &StatelessBackend) {
     let resource = |name: &str| json!({"uri": format!("test://{name}"), "name": name});
@@ -151,6 +151,18 @@ async fn nb_sub_01_br_05_a_lost_stream_is_reopened_and_the_gap_is_reported() {
     }
     backend.updated("test://one").await;
     assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one");
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_be_opened_again_shows_that_the_backend_is_gone() {
+    let backend = StatelessBackend::http().await;
+    let config = json!({"timeouts": {"ping_interval": "10m"}});
+    let broker = configured_alone(config, backend.spec()).await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    backend.wait_for("the stream", |seen| seen.is("subscriptions/listen")).await;
+    backend.cut_connections();
+    drop(backend);
+    broker.admin().wait_backend_state("default", "b", "degraded").await;
 }
 
 #[tokio::test]

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use protocol::{
-    envelope::Message,
+    envelope::{Kind, Message},
     error::ErrorKind,
     handshake::{self, InitializeResult},
     ids::RequestId,
     json::{self, Document},
     method::Method,
+    stateless::downgrade,
     version::Version,
 };
 
@@ -18,23 +19,23 @@ use crate::backends::link::{
 };
 
 impl Connection {
-    /// Performs the client's half of the handshake (MCP 2025-11-25, Lifecycle).
+    /// Performs the client's half of the handshake (MCP 2025-11-25, Lifecycle). Some servers, such as
+    /// those with an older Java SDK, refuse members of capabilities that they do not know. Such a
+    /// server gets the declaration of 2025-06-18.
     pub(in crate::backends::link) async fn initialize(
         self: &Arc<Self>,
         link: &Arc<Link>,
     ) -> Result<(), Failure> {
-        let wire_id = self.next_wire_id();
-        let id = RequestId::from_u64(wire_id);
-        let frame = handshake::initialize_request(
-            &id,
-            Version::LATEST_WITH_SESSIONS,
-            link.declared.raw(),
-            rules::endpoint_info::BROKER_INFO.as_bytes(),
-            format!("{{{}}}", link.backend.mark.member()).as_bytes(),
-        )
-        .into();
-        let request = WireRequest { is_initialize: true, ..WireRequest::new(wire_id, frame) };
-        let answer = self.send_and_wait(link, request).await;
+        let mut answer = self.request_session(link, link.declared.raw()).await;
+        if self.may_be_about_capabilities(&answer)
+            && let Some(plain) = link.declared.without_modes()
+        {
+            let second = self.request_session(link, &plain).await;
+            if second.as_ref().is_ok_and(|second| second.kind == Kind::Result) {
+                tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, "the backend accepts only the capabilities of 2025-06-18");
+                answer = second;
+            }
+        }
         // The outcome of a client's request is never unknown here, because none was in flight.
         let answer = answer.map_err(|failure| match failure {
             Failure::Unclear(text) => Failure::busy(text),
@@ -66,6 +67,43 @@ impl Connection {
         }
         Ok(())
     }
+
+    /// Sends `initialize` with these capabilities.
+    async fn request_session(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        capabilities: &[u8],
+    ) -> Result<Message, Failure> {
+        let wire_id = self.next_wire_id();
+        let id = RequestId::from_u64(wire_id);
+        let frame = handshake::initialize_request(
+            &id,
+            Version::LATEST_WITH_SESSIONS,
+            capabilities,
+            rules::endpoint_info::BROKER_INFO.as_bytes(),
+            format!("{{{}}}", link.backend.mark.member()).as_bytes(),
+        )
+        .into();
+        let request = WireRequest { is_initialize: true, ..WireRequest::new(wire_id, frame) };
+        self.send_and_wait(link, request).await
+    }
+
+    /// Returns whether the backend may have refused `initialize` because of a capability. A backend
+    /// that issued a session with its refusal would get another `initialize` in that session.
+    fn may_be_about_capabilities(&self, answer: &Result<Message, Failure>) -> bool {
+        match (answer, &self.wire) {
+            (_, WireSender::Http(http)) if http.has_session() => false,
+            (Ok(answer), _) => is_bad_request(answer),
+            (Err(Failure::Denied(_)), WireSender::Http(http)) => http.refused_as_bad_request(),
+            (Err(_), _) => false,
+        }
+    }
+}
+
+/// Returns whether an error is one of JSON-RPC about the request itself. An unknown method is none:
+/// it comes from a server without sessions.
+fn is_bad_request(answer: &Message) -> bool {
+    matches!(downgrade::error_code(answer), Some(-32700 | -32603 | -32602 | -32600))
 }
 
 /// Returns whether a broker refused the request because the catalog of the tenant contains itself.

@@ -26,6 +26,22 @@ use crate::backends::{
     link::{Era, Link, connection::Connection, failure::Failure},
 };
 
+/// The refusal of an unknown session in the examples of the TypeScript SDK, in lower case.
+const EXAMPLE_REFUSAL: &str = "bad request: no valid session id provided";
+
+/// The refusal of an unknown session by older Rust SDKs, in lower case.
+const SESSION_NOT_FOUND: &str = "session not found";
+
+/// Phrases by which servers refuse the id of a session that they do not know, in lower case.
+const LOST_SESSION: [&str; 6] = [
+    SESSION_NOT_FOUND,
+    "no valid session id provided",
+    "invalid session id",
+    "unknown session id",
+    "invalid or expired session",
+    "invalid or missing session",
+];
+
 impl HttpWire {
     /// Handles a response with an error status to a request of a session. A server that no longer
     /// supports sessions did not process the request. Its errors alone do not show that: a server
@@ -70,30 +86,28 @@ impl HttpWire {
         let status = response.status();
         let has_retry_after = response.headers().contains_key(RETRY_AFTER);
         let retry_after = retry_after(response.headers());
-        let body = self.body(response, ERROR_BODY_BYTES_MAX).await.ok();
-        let body = body.and_then(|body| inbound::decode(connection, body, &self.limits).ok());
-        let message = match body {
+        let text = self.body(response, ERROR_BODY_BYTES_MAX).await.unwrap_or_default();
+        let message = match inbound::decode(connection, text.clone(), &self.limits).ok() {
             Some(Body::Batch(messages)) if has_answer(&messages, wire_id) => {
                 return accept_batch(link, connection, wire_id, None, messages);
             }
             Some(Body::One(message)) => Some(message),
             Some(Body::Batch(_)) | None => None,
         };
+        let lost_session =
+            self.has_session() && refuses_session(status, message.as_ref(), &text, wire_id);
         // Whatever the status, a message with the id of the request is its answer. The backend did
         // process it.
-        if let Some(message) = message.as_ref().filter(|message| message.is_response_to(wire_id)) {
-            return accept_answer(connection, wire_id, message.clone());
+        let answer = message.filter(|message| message.is_response_to(wire_id) && !lost_session);
+        if let Some(answer) = answer {
+            return accept_answer(connection, wire_id, answer);
         }
-        // Some servers send 400 with a text about the session where the specification demands 404.
-        let about_session = message.is_some_and(|message| {
-            message.kind == Kind::Error && message.id.is_none() && mentions_session(&message)
-        });
         if connection.negotiated().is_none() && status.is_client_error() {
             let _first_counts = self.refused.set(status);
         }
         Err(match status {
             StatusCode::NOT_FOUND if self.is_session() => Failure::SessionGone,
-            StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
+            _ if lost_session => Failure::SessionGone,
             StatusCode::TOO_MANY_REQUESTS => {
                 Failure::Throttled { reason: format!("status {status}"), retry_after }
             }
@@ -111,6 +125,15 @@ impl HttpWire {
             status if status.is_client_error() => Failure::Denied(format!("status {status}")),
             status => Failure::Protocol(status_text(status)),
         })
+    }
+
+    /// Returns whether the refusal of a GET states that the server does not know the session.
+    pub(super) async fn is_refusal_of_session(&self, response: HttpResponse<ResponseBody>) -> bool {
+        if response.status() != StatusCode::UNAUTHORIZED || !self.has_session() {
+            return false;
+        }
+        let text = self.body(response, ERROR_BODY_BYTES_MAX).await.unwrap_or_default();
+        states(&text, &[SESSION_NOT_FOUND])
     }
 
     /// Handles an error status of a request of 2026-07-28. An error message is an answer, even
@@ -226,10 +249,51 @@ fn names_other_era(answer: &Message) -> bool {
     matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION))
 }
 
-fn mentions_session(message: &Message) -> bool {
-    message
-        .text(message.fields.error_message)
-        .is_some_and(|text| text.to_ascii_lowercase().contains("session"))
+/// Returns whether a refusal states that the server does not know the session, and so did not
+/// process the request. Some servers send 400 where the specification demands 404. Those with an
+/// older Rust SDK send 401 with a text that is not JSON-RPC. Other texts with 401 are about the
+/// login of a user.
+fn refuses_session(
+    status: StatusCode,
+    message: Option<&Message>,
+    text: &[u8],
+    wire_id: u64,
+) -> bool {
+    // A message that the broker cannot read, or a batch, may be the answer of a tool that ran.
+    if message.is_none() && memchr::memmem::find(text, b"\"jsonrpc\"").is_some() {
+        return false;
+    }
+    match (status, message) {
+        (StatusCode::UNAUTHORIZED, None) => states(text, &[SESSION_NOT_FOUND]),
+        (StatusCode::BAD_REQUEST, None) => states(text, &LOST_SESSION),
+        (StatusCode::BAD_REQUEST, Some(message)) => is_error_of_session(message, wire_id),
+        _ => false,
+    }
+}
+
+/// Returns whether an error is about the session, not about the request. Servers that copy the
+/// examples of the TypeScript SDK use the id of the request, although they have not processed it.
+/// Any other error under that id is the answer.
+fn is_error_of_session(message: &Message, wire_id: u64) -> bool {
+    let Some(text) =
+        message.text(message.fields.error_message).filter(|_| message.kind == Kind::Error)
+    else {
+        return false;
+    };
+    let text = text.to_ascii_lowercase();
+    match &message.id {
+        None => text.contains("session"),
+        Some(_) if message.is_response_to(wire_id) => text.starts_with(EXAMPLE_REFUSAL),
+        Some(_) => states(text.as_bytes(), &LOST_SESSION),
+    }
+}
+
+/// Returns whether one of these phrases begins a statement of the text. Within one, it may be about
+/// something else: a tool that was called may miss a checkout session.
+fn states(text: &[u8], phrases: &[&str]) -> bool {
+    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
+    let begins = |at: usize| !text[..at].trim_end().ends_with(char::is_alphanumeric);
+    phrases.iter().any(|phrase| text.match_indices(*phrase).any(|(at, _)| begins(at)))
 }
 
 #[cfg(test)]
@@ -242,6 +306,40 @@ mod tests {
         assert!(text.starts_with("status 307 Temporary Redirect: "), "{text}");
         assert!(text.contains("register the URL to which this one leads"), "{text}");
         assert_eq!(status_text(StatusCode::BAD_GATEWAY), "status 502 Bad Gateway");
+    }
+
+    #[test]
+    fn only_a_refusal_of_the_session_id_is_a_lost_session() {
+        let error = |id: &str, text: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32000,"message":"{text}"}}}}"#)
+        };
+        let refusal = "Bad Request: No valid session ID provided";
+        for (status, text, is_lost) in [
+            (400, refusal.to_owned(), true),
+            (400, "Invalid session ID\n".to_owned(), true),
+            (400, r#"{"error":"Session not found"}"#.to_owned(), true),
+            (400, r#"{"error":"checkout session not found"}"#.to_owned(), false),
+            (400, r#"{"jsonrpc":"2.0","id":7,"result":["Session not found"]"#.to_owned(), false),
+            (400, "the request has no name".to_owned(), false),
+            (400, String::new(), false),
+            (400, error("null", "the session is unknown"), true),
+            (400, error("null", "unknown method"), false),
+            (400, error("\"server-error\"", "Session not found"), true),
+            (400, error("\"server-error\"", "Validation error: input_value={'session': 1}"), false),
+            (400, error("7", refusal), true),
+            (400, error("7", "Session not found"), false),
+            (400, error("7", &format!("paid, then another server answered: {refusal}")), false),
+            (401, "Unauthorized: Session not found".to_owned(), true),
+            (401, "Unauthorized: the token has expired".to_owned(), false),
+            (401, r#"{"error":"Invalid or expired session"}"#.to_owned(), false),
+            (401, error("null", "Session not found"), false),
+            (403, "Session not found".to_owned(), false),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let message = decoded(Bytes::from(text.clone()));
+            let found = refuses_session(status, message.as_ref(), text.as_bytes(), 7);
+            assert_eq!(found, is_lost, "{status}: {text}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::{
     http_wire::HttpWire,
 };
 use crate::backends::{
+    backend::BackendState,
     fault_lines::RepeatedFault,
     link::{Link, connection::Connection, failure::Failure},
 };
@@ -56,6 +57,10 @@ async fn keep_open(
             None => GetPurpose::Initial,
         };
         let response = wire.send(wire.get(reading.last_event_id.as_deref())).await;
+        if let Err(failure) = &response {
+            let is_ready = link.backend.health.state() == BackendState::Ready;
+            link.backend.early_ping.record_failure(failure, is_ready);
+        }
         let outcome = response
             .as_ref()
             .map_or(GetOutcome::RetryLater, |response| GetOutcome::of(response, purpose));
@@ -85,7 +90,15 @@ async fn keep_open(
             (GetOutcome::Unsupported, _) => {
                 return report_until(std::future::pending(), &mut gaps, link).await;
             }
-            (GetOutcome::Refused, _) => {
+            (GetOutcome::Refused, response) => {
+                if let Ok(response) = response {
+                    let limit = link.backend.timeouts().control;
+                    let read = wire.is_refusal_of_session(response);
+                    let read = tokio::time::timeout(limit, read);
+                    if matches!(report_until(read, &mut gaps, link).await, Ok(true)) {
+                        return;
+                    }
+                }
                 report_until(tokio::time::sleep(LISTEN_REFUSED_PAUSE), &mut gaps, link).await;
                 continue;
             }

@@ -21,7 +21,7 @@ use transport::{
 
 use super::{
     authorization,
-    content_kind::{EVENT_STREAM, JSON},
+    content_kind::{ContentKind, EVENT_STREAM, JSON},
 };
 use crate::{
     backends::link::{
@@ -92,14 +92,17 @@ impl HttpWire {
         &self.one_way
     }
 
-    /// Sends a notification or an answer. Any 2xx status is a success.
+    /// Sends a notification or an answer. Any 2xx status is a success. Some servers then open an
+    /// event stream that brings nothing and does not end, so the broker does not read it.
     pub(in crate::backends::link) async fn post_one_way(
         &self,
         frame: Bytes,
     ) -> Result<(), Failure> {
         let response = self.send_post(frame.into(), None).await?;
         let status = response.status();
-        let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
+        if ContentKind::of(&response) != ContentKind::EventStream {
+            let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
+        }
         match status {
             status if status.is_success() => Ok(()),
             StatusCode::NOT_FOUND if self.is_session() => Err(Failure::SessionGone),
@@ -251,6 +254,12 @@ impl HttpWire {
     /// Returns whether the requests belong to a session that the backend can forget.
     pub(super) fn is_session(&self) -> bool {
         self.has_session() || self.is_one_stream()
+    }
+
+    /// Returns whether the backend could not read a request before the handshake was over.
+    pub(in crate::backends::link) fn refused_as_bad_request(&self) -> bool {
+        let unread = [StatusCode::BAD_REQUEST, StatusCode::UNPROCESSABLE_ENTITY];
+        self.refused.get().is_some_and(|status| unread.contains(status))
     }
 
     /// Returns where requests of this method go.

@@ -51,6 +51,7 @@ impl HttpWire {
         let response = self.send_post(request.frame, request.headers).await?;
         if request.is_initialize
             && let Some(session) = response.headers().get(SESSION_ID)
+            && !session.is_empty()
         {
             let _set_once = self.session.set(session.clone());
         }

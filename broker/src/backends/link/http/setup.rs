@@ -5,7 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use protocol::{ids::PrincipalId, json};
-use rules::limits::{ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT};
+use rules::{
+    limits::{ONE_WAY_QUEUE_FRAMES, SESSION_DELETE_WAIT},
+    retries,
+};
 use tokio::sync::mpsc;
 
 use super::http_wire::HttpWire;
@@ -37,7 +40,9 @@ pub(super) async fn send_one_way(
     let checked = || lines.check(tenant, backend, RepeatedFault::RefusedMessage);
     let sending = async {
         while let Some(frame) = frames.recv().await {
-            match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
+            let frame = frame.into_frame();
+            let posting = until_sent(|| wire.post_one_way(frame.clone()));
+            match tokio::time::timeout(limit, posting).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
                     if let Some(left_out) = checked() {
@@ -62,6 +67,25 @@ pub(super) async fn send_one_way(
     };
     tokio::select! { () = sending => {}, () = too_late => {} }
     connection.mark_flushed();
+}
+
+/// Posts a frame again, a few times at most, if it certainly did not reach the backend. A lost answer
+/// would leave a question of the backend open until its call times out.
+async fn until_sent<Posting>(mut post: impl FnMut() -> Posting) -> Result<(), Failure>
+where
+    Posting: Future<Output = Result<(), Failure>>,
+{
+    let mut repeats = 0;
+    loop {
+        let posted = post().await;
+        match &posted {
+            Err(failure) if retries::may_retry(failure.attempt(), false, repeats) => {
+                tokio::time::sleep(retries::backoff(repeats, rand::random())).await;
+                repeats += 1;
+            }
+            _ => return posted,
+        }
+    }
 }
 
 fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
@@ -114,5 +138,42 @@ impl HttpWire {
             era_check: tokio::sync::Mutex::default(),
         };
         Ok((wire, frames))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use rules::limits::RETRIES_MAX;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_message_that_did_not_reach_the_backend_is_posted_again() {
+        let not_sent = || Failure::NotSent("the connection was refused".to_owned());
+        let mut posts = 0;
+        let posted = until_sent(|| {
+            posts += 1;
+            ready(if posts == 1 { Err(not_sent()) } else { Ok(()) })
+        });
+        assert_eq!(posted.await, Ok(()));
+        assert_eq!(posts, 2);
+
+        let (mut posts, lost) = (0, || Failure::Lost("the connection ended".to_owned()));
+        let posted = until_sent(|| {
+            posts += 1;
+            ready(Err(lost()))
+        });
+        assert_eq!(posted.await, Err(lost()));
+        assert_eq!(posts, 1);
+
+        let mut posts = 0;
+        let posted = until_sent(|| {
+            posts += 1;
+            ready(Err(not_sent()))
+        });
+        assert_eq!(posted.await, Err(not_sent()));
+        assert_eq!(posts, 1 + RETRIES_MAX);
     }
 }

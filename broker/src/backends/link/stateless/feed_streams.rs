@@ -31,7 +31,10 @@ use super::{
     notification_feeds::NotificationFeeds,
     requests::{self, RequestIdentity},
 };
-use crate::backends::link::{Link, connection::Connection, failure::Failure};
+use crate::backends::{
+    backend::BackendState,
+    link::{Link, connection::Connection, failure::Failure},
+};
 
 /// An open stream. Dropping it ends it.
 struct FeedStream {
@@ -255,6 +258,7 @@ impl OpenFeed<'_> {
         let backend = &self.link.backend;
         self.missed |= self.stream.is_none();
         self.failures += 1;
+        backend.early_ping.record_failure(&failure, backend.health.state() == BackendState::Ready);
         if self.failures == 1 {
             let redacted = backend.redactor.redact(&failure);
             tracing::info!(tenant = %backend.tenant, backend = %backend.id, failure = redacted, "the broker could not open the notification stream of the backend");

@@ -17,7 +17,8 @@ use protocol::ids::RequestId;
 use records::SessionKey;
 use rules::{
     event_log::{Event, EventKind, LogLimits, Topic},
-    limits::STREAMS_KEPT_MAX,
+    limits::{STREAMS_KEPT_MAX, streams::STREAM_OPENINGS_FREE_PER_MINUTE},
+    local_rate_limit::{LocalRateLimiter, per_minute},
 };
 
 use crate::{
@@ -48,6 +49,8 @@ pub(in crate::sessions) struct SessionStreams {
     unread_budget: Option<(Arc<UnreadBudget>, UnreadOwner)>,
     /// Budget that counts the delivered bytes of resumable streams.
     retained_budget: Option<Arc<TenantRetained>>,
+    /// Openings of streams by GETs that take nothing from a rate.
+    free_openings: LocalRateLimiter,
 }
 
 impl SessionStreams {
@@ -67,6 +70,7 @@ impl SessionStreams {
             lost_unread: false,
             unread_budget: None,
             retained_budget: None,
+            free_openings: LocalRateLimiter::new(per_minute(STREAM_OPENINGS_FREE_PER_MINUTE)),
         };
         streams.set_epoch(epoch);
         streams
@@ -128,6 +132,11 @@ impl SessionStreams {
     ) -> Arc<EventStream> {
         let stream = EventStream::for_answers(self.next_number(false), self.limits, due, unnamed);
         self.track_unread(stream)
+    }
+
+    /// Counts the opening of a stream by a GET. Returns false if it is not free.
+    pub(in crate::sessions) fn admits_free_opening(&mut self, now: Duration) -> bool {
+        self.free_openings.check(now).is_ok()
     }
 
     /// Opens a GET stream. It sends `first`, then the unread events of an earlier owner, then those
