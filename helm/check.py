@@ -62,6 +62,7 @@ BROKEN = [
     ("templates/_helpers.tpl", "mountPath: /run/secrets/mcp-broker", "mountPath: /run/secrets/broker", "secret"),
     ("templates/services.yaml", "clusterIP: None", "clusterIP: none", "headless"),
     ("templates/services.yaml", "targetPort: admin", "targetPort: metrics", "metrics"),
+    ("templates/services.yaml", "externalTrafficPolicy: {{ . }}", "externalTrafficPolicy: Cluster", "the addresses of clients"),
     ("templates/_helpers.tpl", "mountPath: /etc/mcp-broker.d", "mountPath: /etc/mcp-broker.e", "further configuration files"),
     ("templates/_helpers.tpl", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"),
     ("templates/_helpers.tpl", "add: [SETUID, SETGID, CHOWN, KILL]", "add: [SETUID, SETGID]", "users of their own"),
@@ -163,6 +164,9 @@ def check_fit(documents: list[dict], values: dict) -> None:
             need(port["targetPort"] in ports, f"Service {service['metadata']['name']}: no port of the Pod is called {port['targetPort']}")
         if service["metadata"]["name"].endswith("-internal"):
             need(service["spec"]["clusterIP"] == "None", "the internal Service is not headless")
+        if service["spec"].get("type") in ("LoadBalancer", "NodePort"):
+            wanted = values["service"].get("externalTrafficPolicy", "")
+            need(service["spec"].get("externalTrafficPolicy", "") == wanted, "nodes keep the addresses of clients otherwise than the values say")
     config = yaml.safe_load(one(documents, "ConfigMap")["data"]["mcp-broker.yaml"])
     for name, key in (("http", "http"), ("admin", "admin"), ("internal", "internal")):
         address = "[::]" if values.get("ipv6") else "0.0.0.0"

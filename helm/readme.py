@@ -41,7 +41,7 @@ The last command tries the broker out with its own PostgreSQL and Redis. A produ
 
 The chart opens no TCP or QUIC listener. It sets neither `listen.forwarded_header` nor the PROXY protocol. `extraEnv` refuses `MCP_BROKER__LISTEN__...`.
 
-Pods read the Secrets of `secrets.*` at their start, and the tokens and keys in files that `config` names. They follow the files of `tls`. They do not follow a token that changes by itself, such as the projected token of a service account. After a change of another Secret, run `kubectl rollout restart --namespace NAMESPACE deployment/FULLNAME`. `FULLNAME` is `fullnameOverride`, or else the release and the chart name: `mcp-mcp-broker` for the release `mcp`. If the name of the release contains the chart name, `FULLNAME` is the name of the release.
+Pods read the Secrets of `secrets.*` at their start, and the tokens and keys in files that `config` names. They follow the files of `tls`, and the logins in the URLs of the database and Redis. They do not follow a token that changes by itself, such as the projected token of a service account. After a change of another Secret, run `kubectl rollout restart --namespace NAMESPACE deployment/FULLNAME`. `FULLNAME` is `fullnameOverride`, or else the release and the chart name: `mcp-mcp-broker` for the release `mcp`. If the name of the release contains the chart name, `FULLNAME` is the name of the release.
 
 A Pod keeps no state: the homes of stdio backends (below `/var/lib/mcp-broker`) and `/tmp` are empty when it starts. The image contains neither Node nor Python; build an image `FROM` it for stdio backends that need them.
 

@@ -1,7 +1,8 @@
 //! Requests of one HTTP/2 connection, and the end of a connection that has none.
 //!
-//! Invariant: a client has a connection only as long as it has requests and takes their answers,
-//! whatever pings it answers.
+//! Invariants, whatever pings a client answers:
+//! - A client has a connection only as long as it has requests and takes the answer of one of them.
+//! - An answer that the client does not take ends without the other requests.
 
 use std::{
     error::Error,
@@ -19,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::http2_stall::Http2StallTracker;
 
-/// Serves a connection to its end, or until it has had no request for `unused_max`. After `stop`,
-/// it finishes the requests in flight.
+/// Serves a connection to its end, or until it has had no request for `unused_max`, or until the
+/// client takes none of its answers. After `stop`, it finishes the requests in flight.
 pub(super) async fn drive<C>(
     connection: C,
     finish: fn(Pin<&mut C>),
@@ -38,7 +39,11 @@ where
         tokio::select! {
             biased; // what was read already is served
             ended = connection.as_mut() => return Ok(ended?),
-            () = requests.stalls.stalled() => return Err("the client does not read its answers".into()),
+            takes_others = requests.reset_stalled() => {
+                if takes_others || is_ending {
+                    continue;
+                }
+            }
             () = unused.as_mut() => {
                 if is_ending {
                     return Err("the client does not end the connection".into());
@@ -64,6 +69,13 @@ impl RunningRequests {
     pub(super) fn begin(self: &Arc<Self>) -> RunningRequest {
         self.count.send_modify(|count| *count += 1);
         RunningRequest(self.clone())
+    }
+
+    /// Waits until answers have stalled for too long, and resets their streams. Returns whether
+    /// there are other requests.
+    async fn reset_stalled(&self) -> bool {
+        let stalled = self.stalls.reset_stalled().await;
+        stalled < *self.count.borrow()
     }
 
     /// Resolves when no request has run for this time.

@@ -2,7 +2,8 @@
 //!
 //! With HTTP/2 a client can close its window and keep the connection alive with pings, so the
 //! socket shows no stall. Each answer is sent in pieces, with the time of the last piece that the
-//! client took. A connection with an answer that stalls for too long is closed.
+//! client took. The stream of an answer that stalls for too long is reset. The other streams of the
+//! connection continue, because the clients of a gateway share its connection.
 //!
 //! The library takes pieces until its own buffer is full, and drops the body after the last one. It
 //! may hold what it took for as long as the client likes. So the end of an answer is a copy, and the
@@ -14,14 +15,39 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::{
+    body::{Body, Frame, SizeHint},
+    rt::Executor,
+};
 use parking_lot::{Mutex, MutexGuard};
 use rules::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
 use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+tokio::task_local! {
+    /// Resets the stream that the current task serves.
+    static STREAM_RESET: CancellationToken;
+}
+
+/// Executor of the streams of an HTTP/2 connection. Each stream can be reset alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StreamExecutor;
+
+impl<S> Executor<S> for StreamExecutor
+where
+    S: Future<Output: Send + 'static> + Send + 'static,
+{
+    fn execute(&self, stream: S) {
+        let reset = CancellationToken::new();
+        // The library resets a stream whose task ends early, and discards what it still holds of
+        // the answer.
+        let serving = reset.clone().run_until_cancelled_owned(stream);
+        tokio::spawn(STREAM_RESET.scope(reset, serving));
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Http2StallTracker {
@@ -33,14 +59,22 @@ pub(super) struct Http2StallTracker {
 #[derive(Debug, Default)]
 struct TrackedResponses {
     next: u64,
-    /// Time of the last progress of each answer.
-    moved: HashMap<u64, Instant>,
+    /// Answers of which the client has not taken all.
+    unsent: HashMap<u64, UnsentResponse>,
+}
+
+#[derive(Debug)]
+struct UnsentResponse {
+    /// Time of the last progress.
+    moved: Instant,
+    /// Resets the stream of the answer.
+    reset: CancellationToken,
 }
 
 impl Http2StallTracker {
     /// Tracks an answer until the client has taken all of it.
-    pub(super) fn track(self: &Arc<Self>, answer: Bytes) -> TrackedBytesBody {
-        TrackedBytesBody { rest: answer, entry: self.register() }
+    pub(super) fn track(self: &Arc<Self>, answer: Bytes) -> TrackedBody<WholeBody> {
+        self.watch(WholeBody { rest: answer })
     }
 
     /// Tracks what a body yields until the client has taken it. The body may rest.
@@ -48,36 +82,42 @@ impl Http2StallTracker {
         TrackedBody { body, tracker: self.clone(), entry: None }
     }
 
+    /// Called by the task of the answer's stream.
     fn register(self: &Arc<Self>) -> StallEntry {
+        let reset = STREAM_RESET.try_with(CancellationToken::clone).unwrap_or_default();
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
-        state.moved.insert(number, Instant::now());
+        state.unsent.insert(number, UnsentResponse { moved: Instant::now(), reset });
         drop(state);
         self.added.notify_one();
-        StallEntry { unsent: self.clone(), number }
+        StallEntry { tracker: self.clone(), number }
     }
 
-    /// Resolves when an answer has stalled for too long. An idle connection needs no timer.
-    pub(super) async fn stalled(&self) {
+    /// Waits until answers have stalled for too long, and resets their streams. Returns the number
+    /// of them. An idle connection needs no timer.
+    pub(super) async fn reset_stalled(&self) -> usize {
         loop {
-            if self.lock().moved.is_empty() {
+            if self.lock().unsent.is_empty() {
                 self.added.notified().await;
             }
             tokio::time::sleep(CLIENT_WRITE_STALL_MAX / 4).await;
-            if self.longest_wait(Instant::now()) > CLIENT_WRITE_STALL_MAX {
-                return;
+            let stalled = self.reset_stalled_at(Instant::now());
+            if stalled > 0 {
+                return stalled;
             }
         }
     }
 
-    fn longest_wait(&self, now: Instant) -> Duration {
-        self.lock()
-            .moved
-            .values()
-            .map(|moved| now.saturating_duration_since(*moved))
-            .max()
-            .unwrap_or_default()
+    fn reset_stalled_at(&self, now: Instant) -> usize {
+        let mut stalled = 0;
+        for response in self.lock().unsent.values() {
+            if now.saturating_duration_since(response.moved) > CLIENT_WRITE_STALL_MAX {
+                response.reset.cancel();
+                stalled += 1;
+            }
+        }
+        stalled
     }
 
     fn lock(&self) -> MutexGuard<'_, TrackedResponses> {
@@ -96,38 +136,36 @@ fn take_piece(rest: &mut Bytes) -> Bytes {
     rest.split_to(HTTP2_PIECE_BYTES.min(rest.len() - SEND_BUFFER_BYTES))
 }
 
-/// Body of an answer that is being sent.
-#[derive(Debug)]
-pub(super) struct TrackedBytesBody {
-    rest: Bytes,
-    entry: StallEntry,
-}
-
 #[derive(Debug)]
 struct StallEntry {
-    unsent: Arc<Http2StallTracker>,
+    tracker: Arc<Http2StallTracker>,
     number: u64,
 }
 
 impl StallEntry {
     fn mark_progress(&self) {
-        if let Some(moved) = self.unsent.lock().moved.get_mut(&self.number) {
-            *moved = Instant::now();
+        if let Some(response) = self.tracker.lock().unsent.get_mut(&self.number) {
+            response.moved = Instant::now();
         }
     }
 }
 
 impl Drop for StallEntry {
     fn drop(&mut self) {
-        self.unsent.lock().moved.remove(&self.number);
+        self.tracker.lock().unsent.remove(&self.number);
     }
 }
 
-impl Body for TrackedBytesBody {
+/// Body of an answer that is complete, in pieces.
+#[derive(Debug)]
+pub(super) struct WholeBody {
+    rest: Bytes,
+}
+
+impl Body for WholeBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// Called when the client has a window for the piece before.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
@@ -135,9 +173,7 @@ impl Body for TrackedBytesBody {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
-        let piece = take_piece(&mut self.rest);
-        self.entry.mark_progress();
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(Some(Ok(Frame::data(take_piece(&mut self.rest)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -149,7 +185,8 @@ impl Body for TrackedBytesBody {
     }
 }
 
-/// Body that comes in parts: an event stream, or an answer of another replica.
+/// Body that the library takes in parts. It asks for a part when the client has a window for the
+/// part before.
 #[derive(Debug)]
 pub(super) struct TrackedBody<B> {
     body: B,
@@ -199,13 +236,13 @@ mod tests {
         let unsent = Arc::new(Http2StallTracker::default());
         let answer = Bytes::from(vec![7; HTTP2_PIECE_BYTES + SEND_BUFFER_BYTES]);
         let mut tracked = unsent.track(answer.clone());
-        let later = Instant::now() + CLIENT_WRITE_STALL_MAX * 2;
-        assert!(unsent.longest_wait(later) > CLIENT_WRITE_STALL_MAX);
         let first = tracked.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first.len(), HTTP2_PIECE_BYTES);
+        let later = Instant::now() + CLIENT_WRITE_STALL_MAX * 2;
+        assert_eq!(unsent.reset_stalled_at(later), 1);
         assert!(!tracked.is_end_stream());
         assert_eq!(tracked.collect().await.unwrap().to_bytes().len(), SEND_BUFFER_BYTES);
-        assert_eq!(unsent.longest_wait(later), Duration::ZERO, "nothing is left of it");
+        assert_eq!(unsent.reset_stalled_at(later), 0, "nothing is left of it");
     }
 
     #[tokio::test]
@@ -229,11 +266,11 @@ mod tests {
             unsent.watch(StreamBody::new(poll_fn(move |context| sent.poll_recv(context))));
         let later = Instant::now() + CLIENT_WRITE_STALL_MAX * 2;
         assert!(tracked.frame().now_or_never().is_none());
-        assert_eq!(unsent.longest_wait(later), Duration::ZERO, "nothing was yielded");
+        assert_eq!(unsent.reset_stalled_at(later), 0, "nothing was yielded");
         events.send(Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"event")))).await.unwrap();
         assert!(tracked.frame().await.is_some());
-        assert!(unsent.longest_wait(later) > CLIENT_WRITE_STALL_MAX, "the client has no window");
+        assert_eq!(unsent.reset_stalled_at(later), 1, "the client has no window");
         assert!(tracked.frame().now_or_never().is_none());
-        assert_eq!(unsent.longest_wait(later), Duration::ZERO, "the client has taken it");
+        assert_eq!(unsent.reset_stalled_at(later), 0, "the client has taken it");
     }
 }

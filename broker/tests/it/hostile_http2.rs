@@ -208,7 +208,7 @@ async fn h_20_streams_that_are_reset_at_once_end_the_connection() {
     let (broker, backend, canary) = started().await;
     let mut raw = Raw::connect(&broker, &[]).await;
     let mut flood = Vec::new();
-    for stream in (1..4_000).step_by(2) {
+    for stream in (1..80_000).step_by(2) {
         flood.extend(frame(HEADERS, END_HEADERS, stream, &block(&POST)));
         flood.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
@@ -223,6 +223,24 @@ async fn h_20_streams_that_are_reset_at_once_end_the_connection() {
         backend.recorded_of("initialize").len(),
         backend.recorded_of("notifications/initialized").len()
     );
+}
+
+/// The clients of a gateway share its connection, and one of them can give up many requests.
+#[tokio::test]
+async fn h_20_requests_given_up_together_leave_the_others_of_their_connection() {
+    let (broker, _backend, canary) = started().await;
+    let mut raw = Raw::connect(&broker, &[]).await;
+    let mut requests = Vec::new();
+    for stream in (1..400).step_by(2) {
+        requests.extend(frame(HEADERS, END_HEADERS, stream, &block(&POST)));
+        requests.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+    }
+    requests.extend(frame(HEADERS, END_HEADERS, 401, &block(&POST)));
+    requests.extend(frame(DATA, END_STREAM, 401, initialize_body("2025-11-25").as_bytes()));
+    raw.pour(&requests).await;
+    let answer = raw.find(|frame| frame.stream == 401 && frame.kind == HEADERS).await;
+    assert_eq!(answer.expect("an answer").payload[0], 0x88, "200 of the static table");
+    unharmed(&broker, &canary).await;
 }
 
 #[tokio::test]
@@ -360,8 +378,7 @@ async fn h_23_unread_answers_end_the_connection_after_a_while() {
 #[tokio::test]
 async fn an_unused_connection_ends_and_an_open_stream_keeps_its_connection() {
     let backend = FakeBackend::echo().await;
-    let broker =
-        configured_alone(json!({"timeouts": {"request_read": "1s"}}), backend.spec()).await;
+    let broker = configured_alone(json!({"timeouts": {"http_idle": "1s"}}), backend.spec()).await;
     let canary = broker.connected(json!({})).await;
     let session = canary.session().unwrap();
     let get = [

@@ -486,11 +486,39 @@ async fn http_18_life_11_slow_heads_and_bodies_are_refused_at_the_deadline() {
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__echo"]);
 }
 
+/// A balancer sends requests on connections that it has kept open for a while.
+#[tokio::test]
+async fn http_18_an_unused_connection_stays_open_for_longer_than_a_head_may_take() {
+    let backend = FakeBackend::echo().await;
+    let deadline = json!({"timeouts": {"request_read": "300ms"}});
+    let broker = configured_alone(deadline, backend.spec()).await;
+    let client = broker.connected(json!({})).await;
+    let ping = |id: u64| client.post_as_text("", &request(id, "ping", json!({})));
+    // A connection of plain POSTs alone, and one that another request has handed to the library.
+    for other in ["", "GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
+        let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
+        stream.write_all(ping(1).as_bytes()).await.unwrap();
+        assert!(read_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        stream.write_all(other.as_bytes()).await.unwrap();
+        if !other.is_empty() {
+            assert!(read_answer(&mut stream).await.starts_with("HTTP/1.1 404 "));
+        }
+        // The broker closes these connections because their heads have taken too long.
+        for _ in 0..3 {
+            let half = raw_http(broker.http_address(), b"POST /mcp HTTP/1.1\r\n");
+            within("the end of half a head", half).await;
+        }
+        stream.write_all(ping(2).as_bytes()).await.unwrap();
+        let answer = read_answer(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{other:?}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn http_18_a_connection_stays_open_while_requests_arrive_in_time() {
     let wait = Duration::from_secs(1);
     let backend = FakeBackend::echo().await;
-    let deadline = json!({"timeouts": {"request_read": "1s"}});
+    let deadline = json!({"timeouts": {"request_read": "1s", "http_idle": "1s"}});
     let broker = configured_alone(deadline, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     // Three connections: plain POSTs alone; one that another request has handed to the library; one

@@ -171,6 +171,34 @@ async fn concurrent_calls_with_an_expired_token_use_the_refresh_token_once() {
     assert_eq!(list["connections"][0]["state"], "reconnect");
 }
 
+/// Supabase grants tokens with 201. GitHub sends errors with 200, under names of its own.
+#[tokio::test]
+async fn unusual_statuses_of_a_token_endpoint_are_understood() {
+    let world = World::start(3600).await;
+    let accepted = world.accepted.clone();
+    world.server.answer_tokens(Arc::new(move |request, number| {
+        if member(request, "refresh_token").is_some() {
+            return (200, json!({"error": "bad_refresh_token", "error_description": "expired"}));
+        }
+        accepted.lock().insert(format!("Bearer token-{number}"));
+        (201, json!({"access_token": format!("token-{number}"), "token_type": "bearer", "refresh_token": "once"}))
+    }));
+    let broker = world.broker().await;
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    let answer = call(&client, "b__echo").await;
+    assert_ne!(answer["isError"], true, "{answer}");
+    world.accepted.lock().clear();
+    eventually("the end", || async {
+        let answer = call(&client, "b__echo").await;
+        if answer["isError"] == true { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
+    assert_eq!(list["connections"][0]["state"], "reconnect");
+}
+
 /// Some servers send an ID token with any scopes. The broker makes something of it only if they are
 /// an identity provider.
 #[tokio::test]

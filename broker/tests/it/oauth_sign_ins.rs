@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use testkit::{AuthorizationServer, SigningKey, TestBroker, eventually};
+use testkit::{AuthorizationServer, IssuerBehavior, SigningKey, TestBroker, eventually};
 
 use crate::{
     accounts::{Browser, World, between, callback_of, parameter},
@@ -94,6 +94,24 @@ async fn the_start_of_a_sign_in_writes_nothing_and_seldom_asks_the_issuer() {
     }
 }
 
+/// A stranger needs no failure of an address for them.
+#[tokio::test]
+async fn attempts_while_the_issuer_is_away_do_not_fill_the_log() {
+    const MANY: usize = 300;
+    let issuer = AuthorizationServer::start().await;
+    let broker = broker_of(&issuer, json!({})).await;
+    let stranger = Browser::new(&broker);
+    let form = form_of(&stranger, "b").await;
+    issuer.set_behavior(IssuerBehavior::Gone);
+    for _ in 0..MANY {
+        assert_eq!(stranger.send("POST", "/connect", &form).await.status, 502);
+    }
+    let line = "a person could not log in at the connect page";
+    broker.wait_for_log(line).await;
+    let lines = broker.log().matches(line).count();
+    assert!(lines < MANY / 2, "{lines} lines");
+}
+
 /// Another issuer has another redirect URI, so it cannot bring an answer of this one.
 #[tokio::test]
 async fn an_issuer_with_its_own_redirect_uri_answers_there_only() {
@@ -168,6 +186,12 @@ async fn an_address_with_failed_sign_ins_sends_an_issuer_no_further_codes() {
         assert_eq!(sent.header("retry-after").is_some(), status == 429);
     }
     assert_eq!(uses(&broker, "take_secret").await, taken);
+    let read = uses(&broker, "get_secret").await;
+    for _ in 0..3 {
+        let sent = other.send("POST", "/connect", "link=default.guessed").await;
+        assert_eq!(sent.status, 429);
+    }
+    assert_eq!(uses(&broker, "get_secret").await, read, "the database is not asked");
     let path = "/admin/v1/tenants/default/connections";
     let wanted = json!({"principal": "ann", "backend": "b"});
     let (status, link) = broker.admin().post(path, &wanted).await;

@@ -5,13 +5,16 @@
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use testkit::{Authority, FakeBackend, TestBroker, eventually, servers::FrontProxy, within};
+use testkit::{Authority, FakeBackend, Reply, TestBroker, eventually, servers::FrontProxy, within};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
 };
 
-use crate::{builder, configured_alone, initialize_body, read_answer, read_to_close};
+use crate::{
+    builder, configured_alone, initialize_body, read_answer, read_to_close,
+    stateless::{Modern, meta},
+};
 
 /// Network from which proxies of tests connect.
 const TRUSTED: &str = "127.0.0.1/32";
@@ -127,6 +130,39 @@ async fn s16_clients_behind_nginx_are_audited_by_their_own_addresses() {
         called.map(|record| record["address"].clone()).ok_or(answer)
     };
     assert_eq!(eventually("the record of the call", look).await, "127.0.0.42");
+}
+
+/// Returns the options that the balancer of the compose file sets for all of its parts.
+fn options_of_the_compose_file() -> String {
+    let config = include_str!("../../../deploy/haproxy/haproxy.cfg");
+    let defaults = config.split("\n\n").find(|section| section.starts_with("defaults\n")).unwrap();
+    let options = defaults.lines().filter(|line| line.trim_start().starts_with("option "));
+    options.flat_map(|line| [line, "\n"]).collect()
+}
+
+#[tokio::test]
+async fn n_sse_03_a_stateless_client_behind_haproxy_cancels_a_request_that_has_no_answer_yet() {
+    let backend = FakeBackend::echo().await;
+    backend.tool("hang", |_| async { Reply::Hang });
+    // Neither a comment of the broker nor a timeout of HAProxy ends the request.
+    let broker = configured_alone(json!({"events": {"keepalive": "10m"}}), backend.spec()).await;
+    let options = format!("timeout server 10m\n{}", options_of_the_compose_file());
+    let front = FrontProxy::haproxy(broker.http_address(), "http", "", &options).await;
+    let client = Modern::at(front.address(), "/mcp/b", json!({}));
+    let params = json!({"name": "hang", "arguments": {}, "_meta": meta(json!({}))});
+    let headers = client.headers("tools/call", &params);
+    let headers: String =
+        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let body = crate::request(1, "tools/call", params);
+    let text = format!(
+        "POST /mcp/b HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(front.address()).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    backend.wait_for("the call", |seen| seen.calls("hang")).await;
+    drop(stream);
+    backend.wait_for("its cancellation", |seen| seen.is("notifications/cancelled")).await;
 }
 
 #[tokio::test]

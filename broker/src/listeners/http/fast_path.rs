@@ -6,7 +6,11 @@ use std::{future::poll_fn, io, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use rules::limits::{CLIENT_WRITE_STALL_MAX, REQUEST_HEAD_BYTES_MAX};
-use tokio::{net::TcpStream, time::Instant};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
 use transport::http1_server::{AfterAnswer, NextRequest, PlainRequest, ServerConnection};
 
 use super::{
@@ -41,6 +45,9 @@ pub(super) async fn serve(
     // Created once and not for each request.
     let mut stopped = pin!(context.stop.cancelled());
     let mut cache = ConnectionCache::default();
+    let timeouts = &broker.shared.config.timeouts;
+    // End of the time without a request. `None`: the next request must come by `deadline`.
+    let mut idle_until = None;
     loop {
         let next = tokio::select! {
             biased;
@@ -48,7 +55,18 @@ pub(super) async fn serve(
             // An idle connection may close, and so may an incomplete request, because its service
             // has not begun.
             () = &mut stopped => return Ok(None),
-            () = poll_fn(|context| cache.poll_deadline(context, deadline)) => return Err("the client sent no request in time".into()),
+            () = poll_fn(|context| cache.poll_deadline(context, deadline)) => {
+                let Some(until) = idle_until.take() else {
+                    return Err("the client sent no request in time".into());
+                };
+                // A request that has begun by now has its whole time from now on.
+                // Boxed, because it is rare and would enlarge the future of every connection.
+                if !Box::pin(request_begins(&mut connection, &context.stop, until)).await? {
+                    return Ok(None);
+                }
+                deadline = Instant::now() + timeouts.request_read;
+                continue;
+            }
         };
         match next {
             NextRequest::Post if request::is_mcp_path(connection.path()) => {}
@@ -98,7 +116,26 @@ pub(super) async fn serve(
         if !stays_open {
             return Ok(None);
         }
-        deadline = Instant::now() + broker.shared.config.timeouts.request_read;
+        let now = Instant::now();
+        deadline = now + timeouts.request_read.min(timeouts.http_idle);
+        idle_until = Some(now + timeouts.http_idle);
+    }
+}
+
+/// Waits until the next request of a client has begun. Returns false if the broker stops.
+async fn request_begins(
+    connection: &mut ServerConnection,
+    stop: &CancellationToken,
+    until: Instant,
+) -> Result<bool, BoxError> {
+    tokio::select! {
+        biased;
+        begun = connection.begun() => {
+            begun?;
+            Ok(true)
+        }
+        () = stop.cancelled() => Ok(false),
+        () = sleep_until(until) => Err("the client sent no request in time".into()),
     }
 }
 

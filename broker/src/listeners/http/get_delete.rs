@@ -59,6 +59,7 @@ async fn open_event_stream(
     given: &HeaderMap,
 ) -> Result<Response<Body>, Refusal> {
     let last_event_id = headers::last_event_id(given)?;
+    StreamResumption::new(session).take_opening()?;
     let permit = session.tenant.acquire_connection().await?;
     let ResumedStream { reader, gap } = match last_event_id {
         None => StreamResumption::new(session).open_general_stream().await?,
@@ -75,7 +76,11 @@ async fn open_event_stream(
             session,
             reader,
             &[],
-            EventStreamOptions { gap, _permit: Some(permit), ..event_stream_options(session) },
+            EventStreamOptions {
+                gap,
+                _permit: Some(permit),
+                ..event_stream_options(session, given)
+            },
         ),
         session,
     ))

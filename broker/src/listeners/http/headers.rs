@@ -5,7 +5,7 @@
 
 use http::{
     HeaderMap, HeaderName,
-    header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE},
+    header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT},
 };
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -29,6 +29,12 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Refusal
         ));
     }
     Ok(Some(id.to_str().unwrap_or_default()))
+}
+
+/// Returns whether the client breaks off an event stream at a `retry` line. The clients of the Java
+/// SDK do so, and the HTTP library of the JDK names itself in their requests.
+pub(super) fn refuses_retry(headers: &HeaderMap) -> bool {
+    headers.get(USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Java-http-client/"))
 }
 
 /// Returns the session id header: at most one, visible ASCII (MCP 2025-11-25, Session Management).

@@ -51,10 +51,11 @@ use hyper::{
     server::conn::{http1, http2},
     service::{Service, service_fn},
 };
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use protocol::error::{ErrorKind, Refusal};
 use rules::limits::{
-    HTTP2_STREAM_WINDOW_BYTES, HTTP2_STREAMS_MAX, HTTP2_WAITING_BODIES_MAX, REQUEST_HEAD_BYTES_MAX,
+    HTTP2_GIVEN_UP_MAX, HTTP2_STREAM_WINDOW_BYTES, HTTP2_STREAMS_MAX, HTTP2_WAITING_BODIES_MAX,
+    REQUEST_HEAD_BYTES_MAX,
 };
 use tokio::{
     net::TcpStream,
@@ -82,7 +83,7 @@ use super::{
     connection_limits::ConnectionLimiter,
     handoff_listener::{HandoffListener, listener_closing, stop_connections},
     http2_requests::{RunningRequests, drive},
-    http2_stall,
+    http2_stall::{self, StreamExecutor},
     tls_acceptor::{TlsAcceptor, certificate_expired},
     trusted_proxies::{ProxiedListener, ProxyProtocol},
 };
@@ -195,9 +196,11 @@ async fn serve_connection(
     match version {
         HttpVersion::Http1 => {
             let (stream, first) = stream.into_parts();
-            let message_bytes = broker.shared.config.limits.message_bytes;
-            let stream =
-                guard_io(FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes));
+            let config = &broker.shared.config;
+            let message_bytes = config.limits.message_bytes;
+            let stream = FramingGuard::new(stream, first, REQUEST_HEAD_BYTES_MAX, message_bytes)
+                .limit_head_time(config.timeouts.request_read);
+            let stream = guard_io(stream);
             HttpConnection { stream, context, deadline }.serve_http1(broker, guard).await
         }
         // Boxed, so that an HTTP/1 connection needs no memory for it.
@@ -220,10 +223,11 @@ impl HttpConnection<Http1Stream> {
     ) -> Result<(), BoxError> {
         let mut builder = http1::Builder::new();
         // `HTTP_HEADERS_MAX` is the library's own default. With an explicit limit, the library
-        // would allocate that much for each request.
+        // would allocate that much for each request. Its timeout begins with the wait for a request.
+        // The guard limits the time of a head that has begun.
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(broker.shared.config.timeouts.request_read)
+            .header_read_timeout(broker.shared.config.timeouts.http_idle)
             .max_buf_size(REQUEST_HEAD_BYTES_MAX);
         let Self { stream, context, deadline } = self;
         let (stop, certified, first) =
@@ -251,10 +255,11 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
         broker: Arc<Broker>,
         guard: Arc<RequestGuard>,
     ) -> Result<(), BoxError> {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let mut builder = http2::Builder::new(StreamExecutor);
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .max_pending_accept_reset_streams(HTTP2_GIVEN_UP_MAX)
             .max_send_buf_size(http2_stall::SEND_BUFFER_BYTES)
             .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES as u32)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
@@ -262,7 +267,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
             .keep_alive_interval(Some(Duration::from_secs(20)))
             .keep_alive_timeout(Duration::from_secs(20));
         let Self { stream, context, deadline } = self;
-        let unused_max = broker.shared.config.timeouts.request_read;
+        let unused_max = broker.shared.config.timeouts.http_idle;
         let (stop, certified, first) =
             (context.stop.clone(), context.certified.clone(), Arc::<Notify>::default());
         let requests = Arc::<RunningRequests>::default();
@@ -373,7 +378,8 @@ async fn route(
             resource_metadata::handle(broker, guard, &request)
         }
         path if authorization_server::matches_path(path) => {
-            Box::pin(authorization_server::handle(broker, guard, request)).await
+            let remote = context.request_remote(request.headers());
+            Box::pin(authorization_server::handle(broker, guard, request, remote)).await
         }
         path if connect::matches_path(path) => {
             let remote = context.request_remote(request.headers());

@@ -27,7 +27,6 @@ use transport::message_bound::{FREE_BYTES, MessageMemory};
 
 use super::{
     body::{content_length, has_small_body, read_message},
-    connection_cache::ConnectionCache,
     headers::{self, SESSION_ID, session_required},
     inbound_request::{InboundRequest, RequestBody, RequestSource, refuse_without_id},
     response::{self, Body, ServerResponse, event_stream_options, with_protocol_version},
@@ -216,14 +215,14 @@ async fn serve_frames(
             version.map_err(reject)?;
             let session = session.unwrap_or_else(|| Err(session_required())).map_err(reject)?;
             session.touch();
-            handle_message(&session, message, request.cache).await
+            handle_message(&session, message, request).await
         }
         Frames::Batch(messages) => {
             version.map_err(refuse_without_id)?;
             let session =
                 session.unwrap_or_else(|| Err(session_required())).map_err(refuse_without_id)?;
             session.touch();
-            Box::pin(batch(&session, messages, request.cache))
+            Box::pin(batch(&session, messages, request))
                 .await
                 .map(ServerResponse::from)
                 .map_err(refuse_without_id)
@@ -272,7 +271,7 @@ async fn open_session(
 async fn handle_message(
     session: &Arc<Session>,
     message: Message,
-    cache: &ConnectionCache,
+    request: &InboundRequest<'_>,
 ) -> Result<ServerResponse, RefusedMessage> {
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => {
@@ -297,7 +296,7 @@ async fn handle_message(
             let call = submit::submit_request(session, message, &stream)
                 .map_err(|refusal| RefusedMessage::new(refusal, id))?;
             drop(permit);
-            return Ok(respond(session, reader, call, cache).await);
+            return Ok(respond(session, reader, call, request).await);
         }
     }
     Ok(with_protocol_version(response::empty(StatusCode::ACCEPTED), session).into())
@@ -309,13 +308,13 @@ async fn respond(
     session: &Arc<Session>,
     mut reader: StreamCursor,
     call: Option<CallFuture>,
-    cache: &ConnectionCache,
+    request: &InboundRequest<'_>,
 ) -> ServerResponse {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let first = match call {
         // A call that is not finished by then continues by itself.
-        Some(call) => cache.with_deadline(latest, reader.next_while_driving(call)).await,
-        None => cache.with_deadline(latest, reader.next()).await,
+        Some(call) => request.cache.with_deadline(latest, reader.next_while_driving(call)).await,
+        None => request.cache.with_deadline(latest, reader.next()).await,
     };
     let response = match first {
         Some(StreamItem::Event(event)) if event.kind == EventKind::Answer => {
@@ -325,15 +324,21 @@ async fn respond(
                 text: event.frame,
             };
         }
-        Some(StreamItem::Event(event)) => start_stream(session, reader, &[event]),
-        _ => start_stream(session, reader, &[]),
+        Some(StreamItem::Event(event)) => start_stream(session, reader, &[event], request),
+        _ => start_stream(session, reader, &[], request),
     };
     with_protocol_version(response, session).into()
 }
 
-fn start_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) -> Response<Body> {
+fn start_stream(
+    session: &Arc<Session>,
+    reader: StreamCursor,
+    read: &[Event],
+    request: &InboundRequest<'_>,
+) -> Response<Body> {
     session.retain_stream(&reader.stream);
-    response::event_stream(session, reader, read, event_stream_options(session))
+    let options = event_stream_options(session, &request.head.headers);
+    response::event_stream(session, reader, read, options)
 }
 
 /// Handles a batch of 2025-03-26: each request separately, with all answers in one array or on one
@@ -342,7 +347,7 @@ fn start_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) ->
 async fn batch(
     session: &Arc<Session>,
     messages: Vec<Result<Message, RefusedMessage>>,
-    cache: &ConnectionCache,
+    request: &InboundRequest<'_>,
 ) -> Result<Response<Body>, Refusal> {
     if session.has_moved() {
         return Err(session_moved());
@@ -355,7 +360,7 @@ async fn batch(
     let Ok(reader) = stream.read_from(0) else {
         return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR));
     };
-    Ok(with_protocol_version(respond_to_batch(session, reader, cache).await, session))
+    Ok(with_protocol_version(respond_to_batch(session, reader, request).await, session))
 }
 
 /// Opens the stream of a batch. Returns it with the number of answers that are due on it.
@@ -417,12 +422,12 @@ async fn submit_batch(
 async fn respond_to_batch(
     session: &Arc<Session>,
     mut reader: StreamCursor,
-    cache: &ConnectionCache,
+    request: &InboundRequest<'_>,
 ) -> Response<Body> {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let mut read = Vec::new();
     loop {
-        match cache.with_deadline(latest, reader.next()).await {
+        match request.cache.with_deadline(latest, reader.next()).await {
             Some(StreamItem::Event(event)) if event.kind == EventKind::Answer => read.push(event),
             Some(StreamItem::Ended(StreamEnd::Complete)) => break,
             // Everything goes on a stream, first the messages that were read.
@@ -430,7 +435,7 @@ async fn respond_to_batch(
                 if let Some(StreamItem::Event(event)) = other {
                     read.push(event);
                 }
-                return start_stream(session, reader, &read);
+                return start_stream(session, reader, &read, request);
             }
         }
     }

@@ -24,7 +24,7 @@ use config::EventLogStorage;
 use super::{
     challenge,
     connection_cache::ConnectionCache,
-    headers::PROTOCOL_VERSION,
+    headers::{self, PROTOCOL_VERSION},
     response_body::{EventBody, ExpiringBody, UnreadBody, UnreadCounter},
 };
 use crate::{
@@ -221,7 +221,8 @@ pub(super) struct EventStreamOptions {
     pub(super) gap: bool,
     /// Adds ids to events. Without ids a client cannot resume a stream.
     pub(super) ids: bool,
-    pub(super) retry: Duration,
+    /// Wait before the client opens the stream again. `None`: the client must not get the field.
+    pub(super) retry: Option<Duration>,
     pub(super) keepalive: Duration,
     /// Permit among the connections of the tenant. `None` for a request's stream, which the limit
     /// of requests in flight covers.
@@ -246,7 +247,7 @@ pub(super) fn event_stream(
         let id = read
             .first()
             .map_or_else(|| reader.event_id(), |event| reader.stream.event_id(event.sequence - 1));
-        sse::write_priming(&mut opening, &id, Some(millis(style.retry)));
+        sse::write_priming(&mut opening, &id, style.retry.map(millis));
     }
     for event in read {
         let id = style.ids.then(|| reader.stream.event_id(event.sequence));
@@ -339,7 +340,7 @@ impl SseEventWriter {
                     sse::write_message(&mut out, id.as_deref(), &event.frame);
                 }
                 Ok(StreamItem::Ended(StreamEnd::Paused)) => {
-                    sse::write_retry(&mut out, millis(self.style.retry));
+                    sse::write_retry(&mut out, millis(self.style.retry?));
                     self.over = true;
                 }
                 Ok(StreamItem::Ended(StreamEnd::Slow | StreamEnd::Lost)) => {
@@ -358,14 +359,17 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn event_stream_options(session: &Session) -> EventStreamOptions {
+pub(super) fn event_stream_options(
+    session: &Session,
+    request_headers: &HeaderMap,
+) -> EventStreamOptions {
     let events = &session.shared.config.events;
     // Clients before 2025-11-25 may refuse an empty event as a broken message.
     EventStreamOptions {
         priming: session.agreement.version.priming_event(),
         gap: false,
         ids: events.log != EventLogStorage::Off,
-        retry: events.retry,
+        retry: (!headers::refuses_retry(request_headers)).then_some(events.retry),
         keepalive: events.keepalive,
         _permit: None,
     }

@@ -1,7 +1,7 @@
 //! The form of a refusal on each wire.
 
 use serde_json::{Value, json};
-use testkit::{Authority, DuplexClient, QuicPeer};
+use testkit::{Authority, DuplexClient, FakeBackend, QuicPeer};
 
 use super::{assert_rate_limited, assert_too_many_requests};
 use crate::{configured_alone, request, stdio};
@@ -15,6 +15,27 @@ async fn refusal_on(client: &DuplexClient) -> Value {
         }
     }
     panic!("it was never refused")
+}
+
+/// Each GET causes work of the event log.
+#[tokio::test]
+async fn gets_of_one_session_count_against_the_rate_beyond_a_few_free_ones() {
+    const FREE: usize = 30;
+    let backend = FakeBackend::echo().await;
+    let limits = json!({"requests_per_second": 1, "burst": 5});
+    let broker = configured_alone(json!({"limits": limits}), backend.spec()).await;
+    let client = broker.connected(json!({})).await;
+    let mut opened = 0;
+    let refused = loop {
+        let answer = client.get_stream_raw(None).await;
+        if answer.status != 200 {
+            break answer;
+        }
+        opened += 1;
+        assert!(opened < 100 * FREE, "none of {opened} was refused");
+    };
+    assert!(opened >= FREE, "{opened}");
+    assert_too_many_requests(refused, "tenant").await;
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The broker's own authorization server in front of an issuer.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use testkit::{
     AuthorizationServer, FakeBackend, IssuerBehavior, TestBroker, TestClient,
@@ -264,6 +266,38 @@ async fn a_token_request_gets_the_secret_only_for_its_client_and_a_user() {
     })
     .await;
     assert!(!broker.log().contains(SECRET));
+}
+
+#[tokio::test]
+async fn an_address_with_refused_token_requests_sends_the_issuer_no_further_ones() {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    let limits = json!({
+        "limits": {"sign_in_failures_per_minute": 3},
+        "listen": {"trusted_proxies": ["127.0.0.1/32"]},
+    });
+    let more = json!({"preset": "entra", "registration": registration()});
+    let broker = guarded(&server, &backend, more).config(limits).single_process().start().await;
+    let path = format!("{}/token", path_of_server(&broker).await);
+    let send = |address: &'static str| {
+        let client = at(&broker, &path);
+        let form = "grant_type=authorization_code&code=guessed&client_id=fixed&redirect_uri=http%3A%2F%2Flocalhost%3A7%2Fcb";
+        async move { client.send("POST", &[FORM[0], ("x-forwarded-for", address)], form).await }
+    };
+    server.answer_tokens(Arc::new(|_, _| (400, json!({"error": "invalid_grant"}))));
+    for status in [400, 400, 400, 429, 429] {
+        let response = send("192.0.2.1").await;
+        assert_eq!(response.status, status);
+        assert_eq!(response.header("retry-after").is_some(), status == 429);
+        let error = if status == 429 { "temporarily_unavailable" } else { "invalid_grant" };
+        assert_eq!(response.json().await["error"], error);
+    }
+    assert_eq!(server.take_token_requests().len(), 3);
+    let labels = [("plane", "data"), ("reason", "login")];
+    assert_eq!(broker.admin().metric("mcp_auth_failures_total", &labels).await, Some(3.0));
+    let tokens = json!({"access_token": "issued", "token_type": "Bearer"});
+    server.answer_tokens(Arc::new(move |_, _| (200, tokens.clone())));
+    assert_eq!(send("192.0.2.1").await.status, 429);
+    assert_eq!(send("192.0.2.2").await.status, 200, "another client of the proxy");
 }
 
 #[tokio::test]

@@ -3,15 +3,22 @@
 use bytes::Bytes;
 use http::{
     HeaderValue, Request, Response, StatusCode, Uri,
-    header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, REFERRER_POLICY, WWW_AUTHENTICATE},
+    header::{
+        AUTHORIZATION, CONTENT_TYPE, LOCATION, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE,
+    },
 };
 use http_body_util::{Either, Full};
+use protocol::error::Refusal;
+use rules::sign_in_failures::{Plane, SignInFailureReason};
 use serde_json::{Map, Value};
 
 use super::{OAuthError, body_of, registered, uncached};
 use crate::{
-    auth::adapted::{
-        AdaptedIssuer, IssuerMetadata, TokenAnswer, TokenRequestFault, registered_client,
+    auth::{
+        RemotePeer,
+        adapted::{
+            AdaptedIssuer, IssuerMetadata, TokenAnswer, TokenRequestFault, registered_client,
+        },
     },
     broker::Broker,
     listeners::http::{
@@ -40,12 +47,15 @@ pub(super) fn authorize(
     Ok(response)
 }
 
-/// Forwards a token request, and returns the issuer's answer (RFC 6749, 3.2).
+/// Forwards a token request, and returns the issuer's answer (RFC 6749, 3.2). A request that the
+/// issuer refuses is a failed sign-in. The issuer gets none of an address with too many of them:
+/// strangers would use up the requests that may be open at the same time.
 pub(super) async fn token<B: RequestBody>(
     broker: &Broker,
     issuer: &AdaptedIssuer,
     metadata: &IssuerMetadata,
     request: Request<B>,
+    remote: RemotePeer,
 ) -> Result<Response<Body>, OAuthError> {
     check_media_type(&request, FORM)?;
     let mut credentials = request.headers().get_all(AUTHORIZATION).iter().cloned();
@@ -56,29 +66,63 @@ pub(super) async fn token<B: RequestBody>(
     let form = body_of(broker, request.into_body()).await?;
     let forwarded =
         issuer.token_request(metadata, &form, authorization).map_err(OAuthError::invalid)?;
+    if let Err(refusal) = broker.check_address(remote) {
+        return Ok(too_many(&refusal));
+    }
     let answer = match issuer.forward(metadata, forwarded).await {
         Ok(answer) => answer,
         Err(TokenRequestFault::Parameters(fault)) => return Err(OAuthError::invalid(fault)),
         Err(fault) => {
-            if let TokenRequestFault::Unreachable(reason) = &fault {
+            if let TokenRequestFault::Unreachable(reason) = &fault
+                && let Some(left_out) = broker.attempt_line()
+            {
                 tracing::warn!(
                     issuer = issuer.own_issuer(),
                     reason,
+                    left_out,
                     "a token request could not be forwarded"
                 );
             }
             return Err(OAuthError::unavailable(fault));
         }
     };
-    answered(&issuer.own_issuer(), answer)
+    if is_refused(answer.status) {
+        let (plane, reason) = (Plane::Data, SignInFailureReason::Login);
+        let _still_answered = broker.sign_in_failed(plane, reason, remote.address);
+    }
+    let status = answer.status;
+    answered(answer).inspect_err(|_| {
+        if let Some(left_out) = broker.attempt_line() {
+            let issuer = issuer.own_issuer();
+            tracing::warn!(issuer, %status, left_out, "the answer to a token request is not JSON");
+        }
+    })
+}
+
+/// Returns whether an issuer refused a token request because of what the client showed (RFC 6749,
+/// 5.2).
+fn is_refused(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+}
+
+/// Returns the answer to an address with too many failed sign-ins.
+fn too_many(refusal: &Refusal) -> Response<Body> {
+    let error = OAuthError {
+        status: StatusCode::TOO_MANY_REQUESTS,
+        code: "temporarily_unavailable",
+        description: refusal.message.clone(),
+    };
+    let mut response = error.into_response();
+    let wait = refusal.retry_after.unwrap_or_default();
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
+    response
 }
 
 /// Returns the issuer's answer, if it is an object in JSON (RFC 6749, 5.1 and 5.2). The page of an
 /// issuer would have the origin of the broker.
-fn answered(issuer: &str, answer: TokenAnswer) -> Result<Response<Body>, OAuthError> {
+fn answered(answer: TokenAnswer) -> Result<Response<Body>, OAuthError> {
     let is_object = serde_json::from_slice::<Map<String, Value>>(&answer.body);
     if !answer.content_type.as_ref().is_some_and(is_json) || is_object.is_err() {
-        tracing::warn!(issuer, status = %answer.status, "the answer to a token request is not JSON");
         return Err(OAuthError {
             status: StatusCode::BAD_GATEWAY,
             code: "server_error",
@@ -143,7 +187,7 @@ mod tests {
                 challenge: None,
                 body: Bytes::from_static(body.as_bytes()),
             };
-            answered("https://idp.example", answer).map_err(|error| error.status).map(|response| {
+            answered(answer).map_err(|error| error.status).map(|response| {
                 assert_eq!(response.headers()[CONTENT_TYPE], JSON);
                 assert_eq!(response.headers()["x-content-type-options"], "nosniff");
                 response.status()

@@ -20,7 +20,10 @@ use super::{
     response::{self, Body},
 };
 use crate::{
-    auth::adapted::{AdaptedIssuer, FrontUnavailable, PATH},
+    auth::{
+        RemotePeer,
+        adapted::{AdaptedIssuer, FrontUnavailable, PATH},
+    },
     broker::Broker,
 };
 
@@ -120,12 +123,13 @@ pub(super) async fn handle<B: RequestBody>(
     broker: &Arc<Broker>,
     guard: &RequestGuard,
     request: Request<B>,
+    remote: RemotePeer,
 ) -> Response<Body> {
     let origin = request.headers().get(ORIGIN).cloned();
     let response = match guard.check_origin_and_host(request.headers(), request.uri()) {
         Err(refusal) => response::refusal_response(&broker.shared, &refusal, None),
         Ok(()) if request.method() == HttpMethod::OPTIONS => preflight(request.headers()),
-        Ok(()) => answer(broker, request).await.unwrap_or_else(OAuthError::into_response),
+        Ok(()) => answer(broker, request, remote).await.unwrap_or_else(OAuthError::into_response),
     };
     with_cors_headers(isolated(response), guard, origin)
 }
@@ -140,6 +144,7 @@ fn isolated(mut response: Response<Body>) -> Response<Body> {
 async fn answer<B: RequestBody>(
     broker: &Arc<Broker>,
     request: Request<B>,
+    remote: RemotePeer,
 ) -> Result<Response<Body>, OAuthError> {
     let path = request.uri().path().to_owned();
     let found = route(&path).and_then(|(route, id)| Some((route, broker.adapted_issuer(id)?)));
@@ -160,7 +165,7 @@ async fn answer<B: RequestBody>(
             Ok(response)
         }
         Route::Authorize => endpoints::authorize(&issuer, &metadata, request.uri()),
-        Route::Token => endpoints::token(broker, &issuer, &metadata, request).await,
+        Route::Token => endpoints::token(broker, &issuer, &metadata, request, remote).await,
         Route::Register => endpoints::register(broker, &issuer, request).await,
     }
 }

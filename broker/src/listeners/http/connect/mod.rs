@@ -339,6 +339,13 @@ impl Visit<'_> {
             return busy();
         }
         let connections = Connections::new(self.broker.shared.persistence.clone());
+        // A link of the broker always works. With other texts, an address that failed too often
+        // causes no further reads of the database.
+        if !connections.is_own_link(link)
+            && let Err(refusal) = self.broker.check_address(self.remote)
+        {
+            return too_many(refusal.retry_after);
+        }
         match connections.take_link(link).await {
             Ok(link) => {
                 if let Some((login, backend)) = link.and_then(|(tenant, link)| {
@@ -359,8 +366,16 @@ impl Visit<'_> {
                     |wait| too_many(Some(wait)),
                 )
             }
-            Err(error) => failed_login(&error),
+            Err(error) => self.failed_login(&error),
         }
+    }
+
+    /// Answers a failed login at the broker.
+    fn failed_login(&self, error: &OauthError) -> Response<Body> {
+        if let Some(left_out) = self.broker.attempt_line() {
+            tracing::warn!(%error, left_out, "a person could not log in at the connect page");
+        }
+        not_connected(error)
     }
 
     /// Answers a failed step of a connection to a tenant's backend. The error may have text of the
@@ -428,12 +443,6 @@ fn unknown() -> Response<Body> {
     HtmlPage::new("Nothing here")
         .text("No backend with accounts has this name.")
         .respond(StatusCode::NOT_FOUND)
-}
-
-/// Answers a failed login at the broker.
-fn failed_login(error: &OauthError) -> Response<Body> {
-    tracing::warn!(%error, "a person could not log in at the connect page");
-    not_connected(error)
 }
 
 fn not_connected(error: &OauthError) -> Response<Body> {

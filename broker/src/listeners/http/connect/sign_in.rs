@@ -4,8 +4,8 @@ use http::{Response, StatusCode, header::SET_COOKIE};
 use protocol::ids::BackendId;
 
 use super::{
-    CONNECT, Visit, busy, failed_login, form_proof, page::HtmlPage, parameter, person::Login,
-    redirect, too_many, unknown, with_cookie,
+    CONNECT, Visit, busy, form_proof, page::HtmlPage, parameter, person::Login, redirect, too_many,
+    unknown, with_cookie,
 };
 use crate::{
     listeners::http::response::Body,
@@ -56,14 +56,14 @@ impl Visit<'_> {
         let connections = Connections::new(self.broker.shared.persistence.clone());
         let begun_at_us = match connections.clock_us().await {
             Ok(now) => now,
-            Err(error) => return failed_login(&error),
+            Err(error) => return self.failed_login(&error),
         };
         match self.broker.sign_ins().start(issuer, backend, begun_at_us, is_free).await {
             Ok((address, pending)) => {
                 let cookie = self.cookies().set_sign_in(self.seal(), &pending);
                 with_cookie(redirect(&address), cookie)
             }
-            Err(error) => failed_login(&error),
+            Err(error) => self.failed_login(&error),
         }
     }
 
@@ -101,7 +101,7 @@ impl Visit<'_> {
     ) -> Result<(Login, String), Box<Response<Body>>> {
         let (issuers, issued_at_us) = (self.broker.sign_in_issuers(), pending.begun_at_us());
         let finished = self.broker.sign_ins().finish(&issuers, pending, answer).await;
-        let proven = finished.map_err(|error| failed_login(&error))?;
+        let proven = finished.map_err(|error| self.failed_login(&error))?;
         let (tenant, subject) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
         let tenant = self.broker.tenant(&tenant).ok_or_else(refused)?;
         let login = Login::of_subject(&tenant, &subject, proven.issuer, issued_at_us);
