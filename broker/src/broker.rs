@@ -160,6 +160,7 @@ impl Broker {
         self.hosted_prompts.remove(id);
         let Some((_, tenant)) = self.tenants.remove(id) else { return };
         tenant.close();
+        self.shared.oauth.subjects.forget_tenant(id);
         self.stateless.end_of_tenant(id);
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());

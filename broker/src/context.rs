@@ -24,7 +24,7 @@ use crate::{
     oauth::{ClientKeys, OauthResources, PublicAddress, SubjectTokens},
     persistence::Persistence,
     sandbox::Confinement,
-    telemetry::{activity::ActivityLog, request, traces::Tracer},
+    telemetry::{activity::ActivityLog, free_refusals::FreeRefusals, request, traces::Tracer},
 };
 
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub struct Context {
     pub traces: Tracer,
     /// Recent refusals and errors, for operators.
     pub activity: ActivityLog,
+    /// Rates of the records of refusals that cost their sender nothing.
+    pub free_refusals: FreeRefusals,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
     /// Derives the marks of catalogs and backends.
@@ -108,6 +110,7 @@ impl Context {
             shutdown: ShutdownStages::default(),
             forwarded: TaskTracker::new(),
             activity: ActivityLog::default(),
+            free_refusals: FreeRefusals::default(),
             own_lists_bytes: Arc::default(),
             started,
         })

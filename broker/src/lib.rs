@@ -14,6 +14,7 @@ pub mod context;
 pub mod control;
 pub mod demo;
 pub mod listeners;
+mod long_work;
 mod maps;
 pub mod metrics;
 pub mod oauth;

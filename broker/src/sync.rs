@@ -16,8 +16,9 @@
 //! 9. a connection's maps and the queue to its wire
 //!
 //! The event log's queue never blocks. A stream adds to it under the lock of its log, so that both
-//! have the same order. A session's `persisted` is an asynchronous lock: it is taken before the
-//! session's state and held over a write. The table of tasks is taken before a task's run, the tasks
-//! that a link follows and a connection's maps. The cells of a call are locked alone. A value that
-//! is dropped under a guard may lock in its own `Drop`, such as a question that leaves its
-//! connection's map. The maps are therefore last.
+//! have the same order. Requests to publish a tenant's catalog wait for an asynchronous lock, which
+//! is taken before its publishing. A session's `persisted` is an asynchronous lock: it is taken
+//! before the session's state and held over a write. The table of tasks is taken before a task's
+//! run, the tasks that a link follows and a connection's maps. The cells of a call are locked alone.
+//! A value that is dropped under a guard may lock in its own `Drop`, such as a question that leaves
+//! its connection's map. The maps are therefore last.

@@ -21,6 +21,7 @@ pub mod audit;
 pub mod child_span;
 pub mod context;
 mod export;
+pub mod free_refusals;
 pub mod inbound_context;
 mod log_filter;
 mod log_format;

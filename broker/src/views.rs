@@ -162,7 +162,8 @@ pub struct AuditEntry {
     /// IPv6 it is the /64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Number of such failed sign-ins within a minute; absent in other records.
+    /// Number of such failed sign-ins within a minute, or of such refused requests since the last
+    /// record of one; absent in other records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Replica that recorded it.

@@ -79,6 +79,14 @@ impl Broker {
         verdict.wait
     }
 
+    /// Returns whether the log takes another line about one attempt to sign in, as the number of lines
+    /// that were omitted before it. While an issuer or the database is away, a stranger can repeat an
+    /// attempt that does not count as a failure of the address.
+    pub fn attempt_line(&self) -> Option<u64> {
+        let log = &self.failed_sign_ins;
+        log.lock().log_attempt(log.started.elapsed())
+    }
+
     /// Reports now the failures that would be reported at the end of each minute.
     pub fn report_sign_in_failures(&self) {
         let reports = self.failed_sign_ins.lock().drain_all(self.failed_sign_ins.started.elapsed());

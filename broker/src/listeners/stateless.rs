@@ -163,8 +163,12 @@ async fn start(
 ) -> Result<StatelessOutcome, RequestRefusal> {
     broker.shared.limiters.overload.admits()?;
     let method = request.message.method;
-    if is_about_tasks(method) {
+    // Before the offer, for which backends may have to be reached. The pooled session of any other
+    // request takes it from the rate.
+    if is_answered_here(method) {
         client.tenant.take_budget(&client.caller.principal)?;
+    }
+    if is_about_tasks(method) {
         return Ok(StatelessOutcome::Answer(Box::pin(client.answer_about_task(&request)).await?));
     }
     if method == Method::ServerDiscover {
@@ -172,7 +176,6 @@ async fn start(
     }
     let offer = broker.offer_to(client).await?;
     if let Some(kind) = ListKind::of_method(method) {
-        client.tenant.take_budget(&client.caller.principal)?;
         let list = client.list(kind, &request.message, &offer)?;
         let behind = || client.visible_catalog().marks(&client.endpoint);
         let result = loop_guard::with_marks(&client.tenant, &request.message, list, behind);
@@ -180,11 +183,9 @@ async fn start(
     }
     match method {
         Method::ServerDiscover => {
-            client.tenant.take_budget(&client.caller.principal)?;
             Ok(StatelessOutcome::Answer(client.discover(&request.id, &offer)))
         }
         Method::SubscriptionsListen => {
-            client.tenant.take_budget(&client.caller.principal)?;
             let listening = Box::pin(client.listen(&request, &offer)).await?;
             Ok(StatelessOutcome::Notifications(Box::new(listening)))
         }
@@ -240,11 +241,52 @@ pub(super) fn sessions_unsupported(message: &Message) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{ids::RequestId, stateless::request::meta_members};
+    use config::spec::{TenantLimits, TenantSpec};
+    use protocol::{
+        ids::{BackendId, RequestId},
+        stateless::request::meta_members,
+    };
     use rules::{client_transport::Transport, endpoint::Endpoint};
 
     use super::*;
     use crate::{auth::Caller, persistence::Stores};
+
+    /// Backends may have to be reached for an offer.
+    #[tokio::test]
+    async fn a_list_request_over_the_rate_is_refused_before_the_offer_is_made() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let caller = Caller::anonymous();
+        let limits = TenantLimits {
+            requests_per_second: Some(1),
+            burst: Some(1),
+            ..TenantLimits::default()
+        };
+        broker.put_tenant(&caller.tenant, TenantSpec { limits, ..TenantSpec::default() }, 0);
+        let tenant = broker.tenant(&caller.tenant).unwrap();
+        // The endpoint has no offer.
+        let endpoint = Endpoint::Single(BackendId::parse("gone").unwrap());
+        let client = broker.stateless_client_of(tenant, caller, endpoint, Transport::Http);
+        let params = format!("{{\"_meta\":{{{}}}}}", meta());
+        let id = RequestId::from_u64(1);
+        let frame = handshake::request(&id, Method::ToolsList, Some(params.as_bytes()));
+        let mut kinds = Vec::new();
+        for _ in 0..10 {
+            let message = Message::decode(frame.clone(), &json::Limits::default()).unwrap();
+            let request = parse_request(&broker, message).unwrap();
+            kinds.push(dispatch(&broker, &client, request).await.err().unwrap().kind);
+        }
+        assert_ne!(kinds[0], ErrorKind::RateLimited);
+        assert!(kinds.contains(&ErrorKind::RateLimited), "{kinds:?}");
+    }
+
+    /// Returns the members of `_meta` that each request has.
+    fn meta() -> String {
+        let members = meta_members(b"{}", None, None);
+        let members = members
+            .iter()
+            .map(|(name, value)| format!("\"{name}\":{}", String::from_utf8_lossy(value)));
+        members.collect::<Vec<_>>().join(",")
+    }
 
     #[tokio::test]
     async fn a_request_refused_before_its_call_starts_is_recorded_and_counted_once() {
@@ -253,14 +295,8 @@ mod tests {
         let tenant = broker.tenant(&caller.tenant).unwrap();
         let client =
             broker.stateless_client_of(tenant, caller, Endpoint::Aggregated, Transport::Http);
-        let meta: Vec<String> = meta_members(b"{}", None, None)
-            .iter()
-            .map(|(name, value)| format!("\"{name}\":{}", String::from_utf8_lossy(value)))
-            .collect();
-        let params = format!(
-            r#"{{"name":"b__pay","requestState":"forged","_meta":{{{}}}}}"#,
-            meta.join(",")
-        );
+        let params =
+            format!(r#"{{"name":"b__pay","requestState":"forged","_meta":{{{}}}}}"#, meta());
         let frame =
             handshake::request(&RequestId::from_u64(1), Method::ToolsCall, Some(params.as_bytes()));
         let message = Message::decode(frame, &json::Limits::default()).unwrap();

@@ -36,7 +36,7 @@ impl ObservabilityMetrics {
                 "Spans, by outcome: exported, or dropped because the queue was full, the collector did not accept them, or a request had too many.",
                 [("outcome", &["exported", "queue_full", "refused", "too_many"])],
             ),
-            audit: declare.closed_counters("mcp_audit_records_total", "Records of the audit log, stored or dropped.", [("outcome", &["stored", "dropped"])]),
+            audit: declare.closed_counters("mcp_audit_records_total", "Records of the audit log, stored, dropped or left out.", [("outcome", &["stored", "dropped", "left_out"])]),
             audit_checkpoints: declare.closed_counters(
                 "mcp_audit_checkpoints_total",
                 "Checkpoints of the audit log: signed; refused because a chain is not valid; unwritten because the file could not be written.",
@@ -71,7 +71,7 @@ impl ObservabilityMetrics {
         self.spans.with_label_values(&[outcome]).inc_by(count as u64);
     }
 
-    /// Counts audit records. `outcome` is `stored` or `dropped`.
+    /// Counts audit records. `outcome` is `stored`, `dropped` or `left_out`.
     pub fn audit(&self, outcome: &'static str, count: usize) {
         self.audit.with_label_values(&[outcome]).inc_by(count as u64);
     }

@@ -7,6 +7,7 @@ mod access_log;
 pub mod approval_waits;
 pub mod approvals;
 pub mod call;
+mod catalog_changes;
 mod connect_tool;
 pub mod deadline_list;
 mod kept_results;

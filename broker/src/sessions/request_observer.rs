@@ -81,6 +81,7 @@ impl RequestObserver<'_> {
             started_at,
             at: jiff::Timestamp::now(),
             client: request::inbound_client(),
+            count: None,
         }
     }
 
@@ -117,17 +118,34 @@ pub fn end_request(context: &Context, caller: &Caller, outcome: RequestOutcome) 
             }
             RequestOutcome::Timeout => Some("timeout"),
         };
-        if let Some(tracing) = &request.tracing {
-            let mut summary = RootSpanSummary::of(tracing, request.name, request.backend(), error);
-            if let Some((verdict, rule)) = request.decision() {
-                summary.attributes.push(KeyValue::new("mcp.policy.verdict", *verdict));
-                let rule = rule.as_ref().map(|rule| KeyValue::new("mcp.policy.rule", rule.clone()));
-                summary.attributes.extend(rule);
+        let is_free = outcome == RequestOutcome::Refused && request.is_refused_for_free();
+        let left_out =
+            if is_free { context.free_refusals.admit(caller, context.uptime()) } else { Some(0) };
+        let is_exported = left_out.is_some() || request.is_sampled();
+        match &request.tracing {
+            Some(tracing) if !is_exported => tracing.discard(),
+            Some(tracing) => {
+                let mut summary =
+                    RootSpanSummary::of(tracing, request.name, request.backend(), error);
+                if let Some((verdict, rule)) = request.decision() {
+                    summary.attributes.push(KeyValue::new("mcp.policy.verdict", *verdict));
+                    let rule =
+                        rule.as_ref().map(|rule| KeyValue::new("mcp.policy.rule", rule.clone()));
+                    summary.attributes.extend(rule);
+                }
+                tracing.end(summary);
             }
-            tracing.end(summary);
+            None => {}
         }
+        let Some(left_out) = left_out else {
+            if request.is_audited() {
+                context.metrics.observability.audit("left_out", 1);
+            }
+            return;
+        };
         context.activity.record(request, caller, outcome, error);
-        if let Some(draft) = request.take_draft() {
+        if let Some(mut draft) = request.take_draft() {
+            draft.count = (left_out > 0).then_some(left_out + 1);
             let node = context.persistence.node();
             let record = draft.into_record(
                 request.name,
@@ -171,4 +189,61 @@ fn task(message: &Message) -> Option<RequestTarget> {
 
 fn target_text(message: &Message) -> Option<String> {
     target(message)?.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::error::ErrorKind;
+    use records::AuditFilter;
+    use rules::limits::AUDIT_FREE_REFUSALS_PER_MINUTE;
+
+    use super::*;
+    use crate::{broker::Broker, persistence::Stores};
+
+    /// Ends a refused call of the anonymous caller.
+    fn refuse(context: &Context, kind: ErrorKind, is_charged: bool) {
+        let frame = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"b__x"}}"#;
+        let limits = json::Limits::default();
+        let message = Message::decode(Bytes::from_static(frame), &limits).unwrap();
+        let (caller, started_at) = (Caller::anonymous(), Instant::now());
+        let observer = RequestObserver {
+            context,
+            caller: &caller,
+            session: None,
+            version: Version::V2026_07_28,
+            transport: Transport::Http,
+        };
+        let draft = Some(Box::new(observer.draft(&message, AuditLevel::Metadata, started_at)));
+        let request = RequestTelemetry::new(RequestName::random(), None, draft, None);
+        request.refuse(kind);
+        if is_charged {
+            request.record_charge();
+        }
+        request::enter(request, || end_request(context, &caller, RequestOutcome::Refused));
+    }
+
+    /// Otherwise a caller over its rate could fill the queue, which drops the records of others then.
+    #[tokio::test]
+    async fn refusals_that_cost_nothing_have_a_limited_number_of_records() {
+        const MANY: usize = 10 * AUDIT_FREE_REFUSALS_PER_MINUTE as usize;
+        let stores = Stores::in_memory().await;
+        let store = stores.durable.clone();
+        let broker = Broker::over(stores);
+        let context = &broker.shared;
+        let recorded = async || {
+            context.persistence.audit.flush().await;
+            store.audit_records(&AuditFilter::default(), None, 10_000).await.unwrap().len()
+        };
+        let before = recorded().await;
+        (0..MANY).for_each(|_| refuse(context, ErrorKind::InvalidParams, true));
+        assert_eq!(recorded().await - before, MANY, "a rate counted these");
+        for kind in [ErrorKind::RateLimited, ErrorKind::Overloaded] {
+            let before = recorded().await;
+            (0..MANY).for_each(|_| refuse(context, kind, kind == ErrorKind::RateLimited));
+            let added = recorded().await - before;
+            assert!(added < MANY / 2, "{added} records of {MANY} requests");
+        }
+        let none_left_out = r#"mcp_audit_records_total{outcome="left_out"} 0"#;
+        assert!(!context.metrics.render().contains(none_left_out));
+    }
 }

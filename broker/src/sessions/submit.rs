@@ -54,6 +54,7 @@ use super::{
     stream::{EventStream, PendingAnswer},
     task_host::NewTask,
     tasks::{list_tasks, named_task, task_state},
+    tenant_access::prepare_search,
 };
 use crate::{
     backends::{
@@ -219,6 +220,7 @@ fn decide_and_start(
         catalog.offered_to(session.question_kinds)
     });
     let catalog = listed.as_ref().unwrap_or(catalog);
+    prepare_search(catalog, message.method);
     let decide = |message: &Message, access: Option<&AccessCheck<'_>>| {
         let (endpoint, advertised) = (&session.endpoint, &session.agreement.advertised);
         routing::decide(message, endpoint, advertised, session.agreement.version, catalog, access)

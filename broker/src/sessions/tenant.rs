@@ -267,16 +267,18 @@ impl Tenant {
 
     /// Puts an access policy into force, and notifies every session whose lists differ now.
     pub fn set_policy(&self, policy: Option<Arc<Policy>>) {
-        let _order = self.published.lock();
-        self.published.set_policy(policy);
-        self.publish(self.full_catalog());
+        self.published.changes.run(|| {
+            self.published.set_policy(policy);
+            self.publish(self.full_catalog());
+        });
     }
 
     /// Puts toolsets into force, and notifies every session whose lists differ now.
     pub fn set_toolsets(&self, toolsets: Arc<Toolsets>) {
-        let _order = self.published.lock();
-        self.published.set_toolsets(toolsets);
-        self.publish(self.full_catalog());
+        self.published.changes.run(|| {
+            self.published.set_toolsets(toolsets);
+            self.publish(self.full_catalog());
+        });
     }
 
     /// Puts hosted prompts into force, and notifies every session whose lists differ now.
@@ -285,10 +287,12 @@ impl Tenant {
         self.publish_catalog();
     }
 
-    /// Publishes a catalog, and notifies every session whose lists differ now. The caller has the
-    /// turn.
+    /// Publishes a catalog, and notifies every session whose lists differ now. Must be called in a
+    /// change of [`CatalogChanges`](super::catalog_changes::CatalogChanges).
     fn publish(&self, catalog: Arc<Catalog>) {
-        let [before, next] = self.published.publish(catalog, &self.backends());
+        let next = Arc::new(self.published.next(catalog).for_backends(&self.backends()));
+        next.prepare(self.sessions().iter().map(|session| &session.endpoint));
+        let before = self.published.replace(next.clone());
         self.announce_changes(&before, &next);
     }
 
@@ -324,17 +328,18 @@ impl Tenant {
 
     /// Rebuilds the catalog, and notifies every session whose lists differ now.
     pub fn publish_catalog(&self) {
-        let _order = self.published.lock();
-        let lists = self
-            .backends()
-            .into_iter()
-            .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
-            .collect();
-        let (id, key) = (self.id.clone(), self.shared.cursor_key.clone());
-        let (hosted, config) = (self.published.hosted_prompts(), &self.shared.config);
-        let catalog = Catalog::with_hosted(id, key, lists, hosted, config.limits.batch_calls);
-        let names = config.compat.app_names;
-        self.publish(Arc::new(if names { catalog } else { catalog.without_app_names() }));
+        self.published.changes.run(|| {
+            let lists = self
+                .backends()
+                .into_iter()
+                .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
+                .collect();
+            let (id, key) = (self.id.clone(), self.shared.cursor_key.clone());
+            let (hosted, config) = (self.published.hosted_prompts(), &self.shared.config);
+            let catalog = Catalog::with_hosted(id, key, lists, hosted, config.limits.batch_calls);
+            let names = config.compat.app_names;
+            self.publish(Arc::new(if names { catalog } else { catalog.without_app_names() }));
+        });
     }
 
     fn session_limits(&self) -> SessionLimits {

@@ -69,6 +69,8 @@ pub struct AuditDraft {
     pub at: jiff::Timestamp,
     /// Address of the client, if its wire has one.
     pub client: Option<IpAddr>,
+    /// Number of refused requests that this record stands for. `None`: this request alone.
+    pub count: Option<u64>,
 }
 
 impl AuditDraft {
@@ -127,7 +129,7 @@ impl AuditDraft {
             session: self.session,
             transport: Some(self.transport.to_owned()),
             address: self.client.map(|client| client.to_string()),
-            count: None,
+            count: self.count,
             node: node.to_owned(),
         };
         record(AuditKind::Call, self.at, entry)

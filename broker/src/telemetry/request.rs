@@ -6,7 +6,10 @@
 
 use std::{
     cell::RefCell,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use http::HeaderMap;
@@ -38,6 +41,8 @@ pub struct RequestTelemetry {
     backend: OnceLock<BackendId>,
     /// Reason of a refusal.
     refused: OnceLock<ErrorKind>,
+    /// True once the rates of the caller counted the request.
+    is_charged: AtomicBool,
     /// Verdict of the access policy, and the rule that decided.
     decision: OnceLock<(&'static str, Option<String>)>,
 }
@@ -56,6 +61,7 @@ impl RequestTelemetry {
             summary,
             backend: OnceLock::new(),
             refused: OnceLock::new(),
+            is_charged: AtomicBool::new(false),
             decision: OnceLock::new(),
         })
     }
@@ -71,6 +77,21 @@ impl RequestTelemetry {
 
     pub fn refused(&self) -> Option<ErrorKind> {
         self.refused.get().copied()
+    }
+
+    /// Notes that the rates of the caller counted the request.
+    pub fn record_charge(&self) {
+        self.is_charged.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the request was refused and its sender can repeat it at no cost: no rate
+    /// counted it, or one refused it.
+    pub fn is_refused_for_free(&self) -> bool {
+        match self.refused() {
+            Some(ErrorKind::RateLimited) => true,
+            Some(_) => !self.is_charged.load(Ordering::Relaxed),
+            None => false,
+        }
     }
 
     /// Stores the decision of the access policy. The first one counts.

@@ -8,7 +8,7 @@ use testkit::{
 };
 
 use crate::{
-    builder, configured, stdio,
+    builder, configured, configured_alone, request, stdio,
     tasks::{start, task_digest},
 };
 
@@ -34,6 +34,30 @@ async fn calls(broker: &TestBroker, wanted: usize) -> Vec<Value> {
         if found.len() >= wanted { Ok(found) } else { Err(found) }
     })
     .await
+}
+
+/// Otherwise one caller could fill the queue, which drops the records of others then.
+#[tokio::test]
+async fn refused_calls_over_a_rate_have_few_records() {
+    const MANY: u64 = 600;
+    let backend = FakeBackend::echo().await;
+    let config = json!({
+        "audit": {"calls": "arguments"},
+        "limits": {"requests_per_second": 1, "burst": 5},
+    });
+    let broker = configured_alone(config, backend.spec()).await;
+    let client = broker.connected(json!({})).await;
+    for id in 1..=MANY {
+        let call = json!({"name": "b__echo", "arguments": {"tag": "x"}});
+        client.post(request(id, "tools/call", call)).await;
+    }
+    let left_out = [("outcome", "left_out")];
+    let few = (MANY / 2) as f64;
+    let is_most = |count: f64| count > few;
+    broker.admin().wait_metric("mcp_audit_records_total", &left_out, is_most).await;
+    let stored = calls(&broker, 5).await;
+    assert!(stored.len() < MANY as usize / 2, "{} records", stored.len());
+    assert!(stored.iter().any(|record| record["error"] == "rate_limited"), "{stored:?}");
 }
 
 #[tokio::test]

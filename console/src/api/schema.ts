@@ -1282,7 +1282,8 @@ export interface components {
             address?: string | null;
             /**
              * Format: int64
-             * @description Number of such failed sign-ins within a minute; absent in other records.
+             * @description Number of such failed sign-ins within a minute, or of such refused requests since the last
+             *     record of one; absent in other records.
              */
             count?: number | null;
             /** @description Replica that recorded it. */

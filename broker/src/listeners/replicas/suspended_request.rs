@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method as HttpMethod, Response, Uri, header};
 use protocol::{
     error::{ErrorKind, Refusal},
+    ids::PrincipalId,
     method::Method,
 };
 use rules::limits::{OWNER_RETRY_JITTER, OWNER_RETRY_MIN, OWNER_SEARCH_EXTRA};
@@ -24,12 +25,17 @@ use crate::{
     broker::{Broker, session_lookup},
     listeners::http::{inbound_request::InboundRequest, response::Body},
     session_location::PeerReplica,
-    sessions::stateless::{RequestStateError, StatelessClient, SuspensionId},
+    sessions::{
+        stateless::{RequestStateError, StatelessClient, SuspensionId},
+        tenant::Tenant,
+    },
 };
 
 /// A request that continues a suspension of another replica.
 struct SuspendedRequest<'a> {
     broker: &'a Arc<Broker>,
+    tenant: &'a Tenant,
+    principal: &'a PrincipalId,
     suspension: &'a SuspensionId,
     method: Method,
     outgoing: ReplicaRequest,
@@ -55,7 +61,9 @@ pub(in crate::listeners) async fn forward_suspended(
     body: &Bytes,
 ) -> Result<Response<Body>, Refusal> {
     let outgoing = ReplicaRequest::of(request, body);
-    SuspendedRequest { broker: request.broker, suspension, method, outgoing }.send().await
+    let InboundRequest { broker, tenant, caller, .. } = request;
+    let principal = &caller.principal;
+    SuspendedRequest { broker, tenant, principal, suspension, method, outgoing }.send().await
 }
 
 /// Sends a request that arrived over a connection, as a client would POST it.
@@ -73,7 +81,8 @@ pub(super) async fn forward_suspended_from_connection(
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     let headers = replica_headers::request_headers(&headers, &client.caller);
     let outgoing = ReplicaRequest::new(HttpMethod::POST, uri, headers, body, &client.caller);
-    SuspendedRequest { broker, suspension, method, outgoing }.send().await
+    let (tenant, principal) = (&client.tenant, &client.caller.principal);
+    SuspendedRequest { broker, tenant, principal, suspension, method, outgoing }.send().await
 }
 
 impl SuspendedRequest<'_> {
@@ -85,14 +94,22 @@ impl SuspendedRequest<'_> {
         }
         let lease = self.broker.shared.config.session.lease;
         let deadline = Instant::now() + lease + OWNER_SEARCH_EXTRA;
-        let mut pause = OWNER_RETRY_MIN;
+        let (mut pause, mut is_charged) = (OWNER_RETRY_MIN, false);
         loop {
-            let refusal = match self.search().await {
+            let (refusal, is_final) = match self.search().await {
                 SearchResult::Answered(response) => return Ok(response),
-                SearchResult::Gone => return Err(self.lost()),
-                SearchResult::Unreachable(refusal) => refusal,
-                SearchResult::LeaseLapsed => self.lost(),
+                SearchResult::Gone => (self.lost(), true),
+                SearchResult::Unreachable(refusal) => (refusal, false),
+                SearchResult::LeaseLapsed => (self.lost(), false),
             };
+            // A request that an owner answers takes from the rate there. A client could send the
+            // state of a lost owner for ever.
+            if !std::mem::replace(&mut is_charged, true) {
+                self.tenant.take_budget(self.principal)?;
+            }
+            if is_final {
+                return Err(refusal);
+            }
             let jitter = rand::random_range(Duration::ZERO..=OWNER_RETRY_JITTER);
             if Instant::now() + pause + jitter > deadline {
                 return Err(refusal);

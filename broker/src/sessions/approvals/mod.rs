@@ -14,7 +14,7 @@ mod passage;
 pub(in crate::sessions) use self::{
     held_call::{HeldCall, OpenedApproval},
     passage::{
-        DrainMode, await_decision, ended_unused, removed, tool_changed, unusable, use_approval,
-        use_window,
+        DrainMode, await_decision, ended_unused, is_kept, removed, tool_changed, unusable,
+        use_approval, use_window,
     },
 };

@@ -145,6 +145,14 @@ pub(in crate::sessions) async fn tool_changed(
     Ok(ApprovalNotice::new(&found, ApprovalStanding::ToolChanged))
 }
 
+/// Returns whether the store has an approval. It has none of a removed backend.
+pub(in crate::sessions) async fn is_kept(
+    shared: &Shared,
+    id: &ApprovalId,
+) -> Result<bool, Refusal> {
+    Ok(approval(shared, id).await?.is_some())
+}
+
 /// Returns the refusal of a call whose approval an operator removed.
 pub(in crate::sessions) fn removed() -> Refusal {
     let text = "the approval that the call needs was removed";

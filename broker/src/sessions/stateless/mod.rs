@@ -39,7 +39,7 @@ use rules::{
     client_transport::Transport,
     endpoint::Endpoint,
     endpoint_info::{BROKER_INFO, EndpointInfo},
-    limits::STATELESS_LISTS_CACHED_MAX,
+    limits::{STATELESS_LISTS_CACHED_BYTES_MAX, STATELESS_LISTS_CACHED_MAX},
     log_level::LogLevel,
     stateless,
 };
@@ -153,6 +153,26 @@ impl StatelessState {
         );
     }
 
+    /// Keeps a page for later requests.
+    fn record_page(&self, key: ListCacheKey, catalog: &Arc<Catalog>, page: &Bytes) {
+        if page.len() > STATELESS_LISTS_CACHED_BYTES_MAX {
+            return;
+        }
+        let mut bytes = page.len();
+        // Pages of earlier catalogs are not used any more.
+        self.lists.retain(|_, (of, known)| {
+            let is_used = of.strong_count() > 0;
+            bytes += if is_used { known.len() } else { 0 };
+            is_used
+        });
+        if self.lists.len() >= STATELESS_LISTS_CACHED_MAX
+            || bytes > STATELESS_LISTS_CACHED_BYTES_MAX
+        {
+            self.lists.clear();
+        }
+        self.lists.insert(key, (Arc::downgrade(catalog), page.clone()));
+    }
+
     /// Returns the number of requests in flight. A suspended request counts while the call of its
     /// backend is in flight.
     pub fn calls_in_flight(&self) -> usize {
@@ -243,12 +263,7 @@ impl StatelessClient {
         let unreadable = || Refusal::new(ErrorKind::Internal, "the list cannot be read");
         let result = stateless::list_result(kind, &page, self.list_hint(), &offer.server_info)
             .ok_or_else(unreadable)?;
-        if lists.len() >= STATELESS_LISTS_CACHED_MAX {
-            lists.clear();
-        }
-        // Pages of the tenant's earlier catalogs are not used any more.
-        lists.retain(|(tenant, ..), (of, _)| *tenant != self.tenant.id || of.strong_count() > 0);
-        lists.insert(key, (Arc::downgrade(&catalog), result.clone()));
+        self.stateless.record_page(key, &catalog, &result);
         Ok(result)
     }
 
@@ -282,6 +297,9 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::collections::BTreeMap;
+
+    use aws_lc_rs::hmac;
     use protocol::capabilities::{ClientCapabilities, ServerCapabilities};
 
     use super::*;
@@ -324,5 +342,22 @@ pub(super) mod tests {
             server_info: Bytes::from_static(BROKER_INFO.as_bytes()),
             instructions: None,
         }
+    }
+
+    #[test]
+    fn cached_pages_are_bounded_by_their_bytes() {
+        let (state, tenant) = (StatelessState::default(), TenantId::parse("acme").unwrap());
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
+        let catalog = Arc::new(Catalog::build(tenant.clone(), key, BTreeMap::new()));
+        let record = |cursor: &str, bytes: usize| {
+            let (at, cursor) = (Endpoint::Aggregated, Some(cursor.to_owned()));
+            let key = (tenant.clone(), at, ListKind::Tools, cursor, address(&catalog));
+            state.record_page(key, &catalog, &Bytes::from(vec![b' '; bytes]));
+            state.lists.iter().map(|page| page.value().1.len()).sum::<usize>()
+        };
+        const HALF: usize = STATELESS_LISTS_CACHED_BYTES_MAX / 2;
+        assert_eq!([record("1", HALF), record("2", HALF)], [HALF, 2 * HALF]);
+        assert_eq!(record("3", HALF), HALF, "the first two had to go");
+        assert_eq!(record("4", 2 * HALF + 1), HALF, "it does not fit at all");
     }
 }

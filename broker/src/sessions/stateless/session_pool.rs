@@ -308,11 +308,14 @@ impl SessionPools {
             }
         };
         // A session with other capabilities than the endpoint has now only finishes its requests.
+        // One of a removed tenant serves no later tenant of the name.
         let usable = |one: &&Arc<PooledSession>| {
             // The flag is read first: it is cleared after its session has ended.
             let is_taken = alone && one.alone.load(Ordering::Acquire);
             let is_ending = one.session.is_leaving() || one.finishing.load(Ordering::Relaxed);
-            !is_taken && !is_ending && one.session.agreement.advertised == offer.capabilities
+            let is_of_tenant = Arc::ptr_eq(&one.session.tenant, &client.tenant);
+            let is_current = is_of_tenant && one.session.agreement.advertised == offer.capabilities;
+            !is_taken && !is_ending && is_current
         };
         let known = pool.members.iter().find(usable).cloned();
         if known.is_none() {
@@ -496,12 +499,43 @@ pub(super) fn agreement(client: ClientCapabilities, offer: &EndpointInfo) -> Agr
 
 #[cfg(test)]
 mod tests {
+    use config::spec::TenantSpec;
+
     use super::*;
     use crate::{
         broker::Broker,
         persistence::Stores,
         sessions::stateless::tests::{anonymous_client, empty_offer},
     };
+
+    fn pool_key(client: &StatelessClient, capabilities: &str) -> SessionPoolKey {
+        SessionPoolKey {
+            caller: client.caller.clone(),
+            subject: client.caller.subject.clone(),
+            endpoint: client.endpoint.clone(),
+            transport: client.transport,
+            capabilities: ClientCapabilities::parse(capabilities.as_bytes()).unwrap(),
+            acceptance: TaskAcceptance::Declined,
+            alone: false,
+        }
+    }
+
+    /// A request can begin before the removal of its tenant, and open a session after it.
+    #[tokio::test]
+    async fn a_session_of_a_removed_tenant_serves_no_later_tenant_of_the_name() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let (earlier, offer) = (anonymous_client(&broker), empty_offer());
+        let (id, spec) = (earlier.tenant.id.clone(), TenantSpec::default());
+        let tenant = Tenant::new(id, spec, 1, broker.shared.clone());
+        let later = StatelessClient { tenant, ..earlier.clone() };
+        let (pools, wanted) = (SessionPools::default(), pool_key(&earlier, "{}"));
+        let lease = |client: &StatelessClient| pools.try_lease(client, &wanted, &offer).unwrap();
+        let leases = [lease(&earlier), lease(&later), lease(&earlier), lease(&later)];
+        for (leased, client) in leases.iter().zip([&earlier, &later, &earlier, &later]) {
+            assert!(Arc::ptr_eq(&leased.session().tenant, &client.tenant));
+        }
+        assert!(Arc::ptr_eq(leases[1].session(), leases[3].session()), "one of its own");
+    }
 
     #[tokio::test]
     async fn a_request_with_too_many_declarations_of_extensions_is_told_of_that_limit() {
@@ -510,16 +544,7 @@ mod tests {
         let pools = SessionPools::default();
         let lease = |number: usize| {
             let declared = format!(r#"{{"extensions":{{"com.example/one":{{"n":{number}}}}}}}"#);
-            let wanted = SessionPoolKey {
-                caller: client.caller.clone(),
-                subject: client.caller.subject.clone(),
-                endpoint: client.endpoint.clone(),
-                transport: client.transport,
-                capabilities: ClientCapabilities::parse(declared.as_bytes()).unwrap(),
-                acceptance: TaskAcceptance::Declined,
-                alone: false,
-            };
-            pools.try_lease(&client, &wanted, &offer)
+            pools.try_lease(&client, &pool_key(&client, &declared), &offer)
         };
         let mut leases: Vec<_> =
             (0..EXTENSION_POOLS_MAX).map(|number| lease(number).unwrap()).collect();

@@ -3,7 +3,8 @@
 //!
 //! The client returns a sealed state. The state names this process with its address, the entry in
 //! the table and the round. It opens only for the same principal at the same endpoint. An entry is used once, so a
-//! repeated state finds nothing. Every suspension expires. Each caller has a limited number of
+//! repeated state finds nothing. Every suspension expires, by the clock of its entry only: the wall
+//! clocks of replicas may differ, and a wall clock may jump. Each caller has a limited number of
 //! entries and bytes. Exclusive pooled sessions have a limit of their own, which leaves some for
 //! requests without questions.
 
@@ -69,7 +70,8 @@ struct RequestState {
     /// The number of the entry in its table.
     p: String,
     r: u32,
-    /// Expiry, in milliseconds since 1970.
+    /// Expiry by the wall clock of the process, in milliseconds since 1970. Only earlier builds read
+    /// it.
     x: u64,
     /// Digest of the request, without the members that a retry changes.
     d: String,
@@ -216,9 +218,6 @@ impl StatelessClient {
             serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;
         if state.d != digest {
             return Err(RequestStateError::Invalid);
-        }
-        if state.x < now_ms() {
-            return Err(RequestStateError::Expired);
         }
         let number = u128::from_str_radix(&state.p, 16).map_err(|_| RequestStateError::Invalid)?;
         Ok(ReturnedState::Suspension(SuspensionId {
@@ -395,3 +394,35 @@ fn now_ms() -> u64 {
 }
 
 const _: () = assert!(SUSPENDED_PER_CALLER_MAX <= SUSPENDED_MAX);
+
+#[cfg(test)]
+mod tests {
+    use protocol::json;
+
+    use super::*;
+    use crate::{
+        broker::Broker, persistence::Stores, sessions::stateless::tests::anonymous_client,
+    };
+
+    #[tokio::test]
+    async fn a_wall_clock_that_differs_ends_no_suspension() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let client = anonymous_client(&broker);
+        let frame = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"b__pay"}}"#;
+        let request = Message::decode(Bytes::from_static(frame), &json::Limits::default()).unwrap();
+        let digest = stateless::request_digest(&request);
+        let suspension = Suspension { questions: Vec::new(), round: 0, digest };
+        let sealed = client.suspend(suspension, None).unwrap();
+        let (seal, context) = (&broker.shared.persistence.seal, client.seal_context());
+        let text = seal.open_from_client(&context, &sealed).unwrap();
+        let state: RequestState = serde_json::from_slice(&text).unwrap();
+        // By the clock of this process, the clock of the sealing process was hours late.
+        let sealed = client.sealed(&RequestState { x: 0, ..state }).unwrap();
+        let Ok(ReturnedState::Suspension(named)) = client.returned_state(&sealed, &request) else {
+            panic!("the owner alone decides whether a suspension has expired");
+        };
+        let nothing = InputResponses::default();
+        assert!(matches!(client.take_suspended(&named, &nothing), Ok(Ok(_))));
+        assert!(matches!(client.take_suspended(&named, &nothing), Err(RequestStateError::Expired)));
+    }
+}

@@ -21,7 +21,9 @@ use rules::{
 };
 
 use super::{outcome::RunOutcome, run::TaskRun};
-use crate::sessions::approvals::{DrainMode, await_decision, removed, tool_changed, use_approval};
+use crate::sessions::approvals::{
+    DrainMode, await_decision, is_kept, removed, tool_changed, use_approval,
+};
 
 /// Interval at which a task looks for the tools of a backend that was not read so far.
 const CATALOG_LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -58,7 +60,9 @@ impl TaskApproval {
             }
             Self::Window(window) => {
                 let name = run.details.native.as_deref().unwrap_or_default();
-                match window.is_for(tool_of(run, name).await?) {
+                let tool = tool_of(run, name).await?;
+                check_kept(run, &window.approval()).await?;
+                match window.is_for(tool) {
                     true => Ok(()),
                     false => Err(closed(run, &window.approval()).await),
                 }
@@ -81,6 +85,21 @@ async fn use_decided(
             }
             // The store is away, and may have noted the use. A second use changes nothing.
             Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+        }
+    }
+}
+
+/// Ends a task whose window was removed with its backend. A later backend of the name can list an
+/// equal tool.
+async fn check_kept(run: &TaskRun, id: &ApprovalId) -> Result<(), RunOutcome> {
+    loop {
+        match is_kept(&run.shared, id).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(RunOutcome::Refused(removed())),
+            Err(refusal) if run.remaining_time().is_zero() => {
+                return Err(RunOutcome::Refused(refusal));
+            }
+            Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await, // the store is away
         }
     }
 }

@@ -90,6 +90,7 @@ fn draft(record: &TaskRecord, details: &TaskDetails, how: AuditLevel) -> AuditDr
         started_at: Instant::now(),
         at: jiff::Timestamp::now(),
         client: None,
+        count: None,
     }
 }
 

@@ -7,7 +7,11 @@ use protocol::{error::Refusal, ids::PrincipalId};
 use rules::{gcra::Rate, shared_rate_limit::SharedRateLimiter};
 
 use super::Tenant;
-use crate::{admission::rate_limiter::RateScope, backends::backend::Backend};
+use crate::{
+    admission::rate_limiter::RateScope,
+    backends::backend::Backend,
+    telemetry::request::{self, RequestTelemetry},
+};
 
 impl Tenant {
     /// Takes one request from the principal's rate, then from the tenant's.
@@ -19,12 +23,15 @@ impl Tenant {
         if let Some((meter, rate)) = &own {
             self.take_rate(RateScope::Principal, meter, *rate)?;
         }
-        let Some(rate) = self.rate(limits) else { return Ok(()) };
-        self.take_rate(RateScope::Tenant, &self.rates.whole, rate).inspect_err(|_| {
-            if let Some((meter, rate)) = &own {
-                self.shared.limiters.rates.give_back(meter, *rate);
-            }
-        })
+        if let Some(rate) = self.rate(limits) {
+            self.take_rate(RateScope::Tenant, &self.rates.whole, rate).inspect_err(|_| {
+                if let Some((meter, rate)) = &own {
+                    self.shared.limiters.rates.give_back(meter, *rate);
+                }
+            })?;
+        }
+        let _outside = request::with_current(RequestTelemetry::record_charge);
+        Ok(())
     }
 
     /// Takes one notification of the principal from the same rates. A refused one is dropped and

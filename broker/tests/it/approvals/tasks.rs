@@ -1,7 +1,7 @@
 //! Durable tasks whose calls wait, through crashes of the broker.
 
 use serde_json::{Value, json};
-use testkit::{Reply, TestBroker, TestClient, eventually};
+use testkit::{Gate, Reply, TestBroker, TestClient, eventually};
 
 use super::{
     Desk, approval_of, bank, change_definition, decide, id_of, key, pending,
@@ -135,6 +135,34 @@ async fn a_task_in_a_window_is_not_executed_after_its_tool_changed() {
     let answer = outcome(&client, &late).await;
     assert_eq!(approval_of(&answer["result"]), (window, "expired".to_owned()));
     assert_eq!(desk.sent(), 2);
+}
+
+#[tokio::test]
+async fn a_task_in_a_window_is_not_sent_to_a_later_backend_of_the_name() {
+    let (backend, done) = (bank().await, Gate::new());
+    backend.tool("read", done.before(Reply::text("read")));
+    let mut spec = backend.spec();
+    spec["limits"] = json!({"calls_in_flight": 1});
+    let broker = builder().single_process().auth_required().start().await;
+    let admin = broker.admin();
+    assert_eq!(admin.put_backend("default", "b", &spec).await.0, 201);
+    admin.wait_backend_state("default", "b", "ready").await;
+    let desk = Desk { key: key(&admin, "ann").await, broker, backend };
+    desk.put(&policy_requiring_approval(json!({}))).await;
+    let client = desk.client().await;
+    open_window(&desk, &client).await;
+
+    // The next task waits for the only permit of the backend.
+    crate::tasks::start(&client, "b__read").await;
+    desk.backend.wait_for("the call", |seen| seen.calls("read")).await;
+    let late = start(&client, "cat").await;
+    assert_eq!(admin.delete("/admin/v1/tenants/default/backends/b").await.0, 204);
+    assert_eq!(admin.put_backend("default", "b", &spec).await.0, 201);
+    admin.wait_backend_state("default", "b", "ready").await;
+    let answer = outcome(&client, &late).await;
+    assert_eq!(kind(&answer["error"]), "permission_denied", "{answer}");
+    assert_eq!(desk.sent(), 1, "only the call that opened the window");
+    done.open();
 }
 
 #[tokio::test]

@@ -12,12 +12,12 @@ use std::{
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use testkit::{
-    Authority, DuplexClient, FakeBackend, Ledger, QuicPeer, Reply, StatelessBackend,
+    Authority, DuplexClient, FakeBackend, FakeClock, Ledger, QuicPeer, Reply, StatelessBackend,
     StatelessReply, TestCluster, eventually,
 };
 
 use super::{Modern, inputs, meta};
-use crate::{builder, cluster, kind, text_of};
+use crate::{builder, clocks, cluster, kind, text_of};
 
 /// The wires. QUIC has two ways: the second is a stream of its own for each request.
 const WIRES: [&str; 5] = ["http", "tcp", "websocket", "quic", "a stream of quic"];
@@ -156,6 +156,42 @@ async fn br_03_an_exchange_continues_at_another_replica_over_every_wire() {
     let (method, params, answer) = &kinds()[0];
     let back = pair.first_half("http", 0, method, params, answer).await;
     assert_eq!(pair.call("tcp", 1, back).await["result"]["resultType"], "complete");
+}
+
+#[tokio::test]
+async fn a_search_for_a_lost_replica_takes_from_the_rate_of_its_caller() {
+    let mut pair = Pair::start().await;
+    let (method, params, answer) = &kinds()[0];
+    let back = pair.first_half("http", 0, method, params, answer).await;
+    pair.cluster.kill(0).await;
+    let limits = json!({"limits": {"requests_per_second": 1, "burst": 4}});
+    pair.cluster.admin(1).put_tenant("default", limits).await;
+    let again = (0..40).map(|_| pair.call("http", 1, back.clone()));
+    let answers = join_all(again).await;
+    let found: Vec<&str> = answers.iter().map(|lost| kind(&lost["error"])).collect();
+    assert!(found.contains(&"outcome_unknown"), "{found:?}");
+    assert!(found.contains(&"rate_limited"), "{found:?}");
+}
+
+#[tokio::test]
+async fn f_28_an_exchange_continues_at_a_replica_whose_clock_is_ahead() {
+    let (clock, backend) = (FakeClock::set_to("+0"), inputs::backend_with_questions().await);
+    let replicas = builder().backend("default", "b", backend.spec()).cluster(2);
+    let env = clock.env();
+    let replicas = env.iter().fold(replicas, |all, (name, value)| all.env_of(1, name, value));
+    let cluster = replicas.start().await;
+    clocks::set(&cluster, &clock, "+1h").await;
+    let at = |replica: usize| {
+        Modern::at(cluster.replicas()[replica].http_address(), "/mcp", everything())
+    };
+    let (method, params, answer) = &kinds()[0];
+    let arguments = json!({"asks": [[method, params]]});
+    let required = at(0).call("b__ask", arguments.clone()).await;
+    let (key, _) = inputs::only(&required);
+    let state = &required["requestState"];
+    let done = at(1).retry("b__ask", arguments, state, json!({key: answer})).await;
+    assert_eq!(done["result"]["resultType"], "complete", "{done}");
+    assert_eq!(backend.count(|seen| seen.calls("ask")), 1, "the call was made once");
 }
 
 #[tokio::test]
