@@ -1,5 +1,5 @@
 //! Limit of concurrent calls, with a fair queue in front of it. Each backend has one, and the
-//! broker has one for all calls together ([`crate::context::Context::call_limiter`]).
+//! broker has one for all calls together ([`crate::admission::limiters::Limiters::calls`]).
 //!
 //! The limiter of all calls reserves a part of its permits. A reserved permit goes to an owner that
 //! holds less than its share of that part. An owner that holds little therefore does not wait for
