@@ -19,7 +19,7 @@ use config::{
 use parking_lot::Mutex;
 use protocol::{
     error::Refusal,
-    ids::{BackendId, TenantId},
+    ids::{BackendId, PrincipalId, TenantId},
 };
 use rules::{
     catalog::{BackendLists, CatalogMark, OfferTable},
@@ -254,6 +254,14 @@ impl Backend {
             self.health.retry_failed();
         }
         self.refresh();
+    }
+
+    /// Returns the lists as a principal sees them.
+    pub fn lists_of(&self, principal: &PrincipalId) -> Option<Arc<BackendLists>> {
+        match self.principal_lists.of(principal) {
+            Some(view) => Some(view.lists.clone()),
+            None => self.lists.load_full(),
+        }
     }
 
     /// Returns whether the backend was never reached, so that its lists are unknown.

@@ -34,7 +34,6 @@ use rules::{
 use super::{
     backend::Backend,
     link::{Era, EraSupport, Link, connection::Connection, failure::Failure, wire::WireSender},
-    principal_reads,
     tools_read::ToolsRead,
 };
 use crate::long_work::run_long_work;
@@ -312,7 +311,7 @@ fn warn_of_skipped(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry])
 /// Returns whether the clients of the link have entries of a list.
 fn has_entries(link: &Link, kind: ListKind) -> bool {
     let lists = match &link.principal {
-        Some(principal) => principal_reads::lists_of(&link.backend, principal),
+        Some(principal) => link.backend.lists_of(principal),
         None => link.backend.lists.load_full(),
     };
     lists.is_some_and(|lists| !lists.entries(kind).is_empty())

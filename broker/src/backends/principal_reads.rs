@@ -29,14 +29,6 @@ use super::{
     principal_lists::{PrincipalRead, PrincipalView, ReadFailure, ReadLists},
 };
 
-/// Returns the lists as a principal sees them.
-pub fn lists_of(backend: &Backend, principal: &PrincipalId) -> Option<Arc<BackendLists>> {
-    match backend.principal_lists.of(principal) {
-        Some(view) => Some(view.lists.clone()),
-        None => backend.lists.load_full(),
-    }
-}
-
 /// Returns whether the lists of a principal have to be read.
 pub fn is_due(backend: &Backend, principal: &PrincipalId) -> bool {
     let lists = &backend.principal_lists;

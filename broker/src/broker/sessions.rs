@@ -19,7 +19,7 @@ use rules::{
 use super::{Broker, unknown_backend, unknown_toolset};
 use crate::{
     auth::Caller,
-    backends::{backend::BackendState, link::Era, principal_reads},
+    backends::{backend::BackendState, link::Era},
     oauth::TokenSource,
     session_location::no_session,
     sessions::{
@@ -134,7 +134,7 @@ impl Broker {
                 let within = backend.timeouts().first_attempt();
                 backend.wait_first_attempt_for(era, within).await;
                 tenant.wait_for_lists_of(endpoint, &caller.principal, within).await;
-                let lists = principal_reads::lists_of(&backend, &caller.principal);
+                let lists = backend.lists_of(&caller.principal);
                 let down = || {
                     Refusal::new(
                         ErrorKind::BackendUnavailable,
