@@ -69,9 +69,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the key for the lease of a replica's permits.
-pub(super) fn permits_lease_key(node: &str) -> String {
-    format!("mcpb:1:l:{PERMITS_TAG}:{node}")
+/// Returns the key for the leases of all replicas.
+pub(super) fn permits_leases_key() -> String {
+    format!("mcpb:1:r:{PERMITS_TAG}")
 }
 
 /// A message from the broadcast channel.
@@ -105,7 +105,7 @@ impl Codec {
 
     /// Returns the key of permits, hashed like that of a budget.
     pub(super) fn permits_key(&self, name: &str) -> String {
-        format!("mcpb:1:n:{PERMITS_TAG}:{}", self.hashed("places", name))
+        format!("mcpb:1:p:{PERMITS_TAG}:{}", self.hashed("places", name))
     }
 
     fn hashed(&self, what: &str, name: &str) -> String {
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(keys.map(|key| slot(&key)), [slot("{e0}"); 3]);
         assert_ne!(slot(&owner_key(&SESSION)), slot(&owner_key(&OTHER)));
         assert_eq!(slot(&codec.budget_key("a")), slot(BUDGETS_TAG));
-        assert_eq!(slot(&codec.permits_key("a")), slot(&permits_lease_key(&codec.node_name())));
+        assert_eq!(slot(&codec.permits_key("a")), slot(&permits_leases_key()));
     }
 
     #[test]

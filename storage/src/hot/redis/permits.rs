@@ -1,5 +1,6 @@
-//! Permits in Redis: one hash for each limit, with the permits that each replica holds, and one key
-//! for the lease of each replica.
+//! Permits in Redis: one hash for each limit, with the permits that each replica holds, and one
+//! hash with the lease of each replica. Proxies and clones of Redis refuse scripts with undeclared
+//! keys, so the script gets each key that it reads.
 
 use redis::{Script, from_redis_value};
 
@@ -17,15 +18,15 @@ pub(super) async fn settle(
 ) -> Option<PermitsAnswer> {
     let mut script = store.permits.prepare_invoke();
     let node = store.codec.node_name();
-    let lease = codec::permits_lease_key(&node);
-    script.key(&lease);
-    script.arg(&node).arg(codec::permits_lease_key(""));
+    let leases = codec::permits_leases_key();
+    script.key(&leases);
+    script.arg(&node);
     script.arg(milliseconds(lifetime.lease)).arg(milliseconds(lifetime.kept));
     for request in requests {
         script.key(store.codec.permits_key(&request.name));
         script.arg(request.max).arg(request.in_use).arg(request.wanted);
     }
-    let answer = store.link.execute(Some(&lease), Request::Script(&script)).await.ok()?;
+    let answer = store.link.execute(Some(&leases), Request::Script(&script)).await.ok()?;
     let numbers: Vec<u64> = from_redis_value(answer).ok()?;
     let (renewed, counts) = numbers.split_first()?;
     let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::eventually;
 use tokio::time::Instant;
 
-use super::{HOUR, open};
+use super::{HOUR, codec, open};
 use crate::{
     HotStore,
     hot::{PermitsAnswer, PermitsGrant, PermitsLifetime, PermitsRequest, RedisStore},
@@ -85,6 +85,14 @@ async fn a_redis_data_loss_is_detected_and_foreign_values_are_ignored() {
         server.command(&["HSET", &key, &node, value]).await;
         assert_eq!(holds(&one, 2, 9).await, (5, 0), "{value:?}");
     }
+    let leases = codec::permits_leases_key();
+    for end in ["nan", "", "text", "1e300", "99999999999999999"] {
+        server.command(&["HSET", &key, &node, "3"]).await;
+        server.command(&["HSET", &leases, &node, end]).await;
+        assert_eq!(holds(&one, 2, 9).await, (5, 0), "a lease that ends at {end:?}");
+    }
+    server.command(&["SET", &leases, "foreign"]).await;
+    assert!(!settled(&one, &[]).await.renewed && settled(&one, &[]).await.renewed);
     server.command(&["DEL", &key]).await;
     assert_eq!(server.command(&["SET", &key, "foreign"]).await, RedisReply::Text("OK".into()));
     assert_eq!(holds(&one, 2, 2).await, (2, 0));
