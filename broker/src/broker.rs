@@ -4,6 +4,7 @@
 mod adoption;
 mod adoption_locks;
 mod auth;
+mod backend_changes;
 mod drain;
 mod housekeeping;
 mod ownership;
@@ -21,21 +22,16 @@ mod toolsets;
 
 use std::{sync::Arc, time::Duration};
 
-use config::{
-    Config, MessageWire,
-    spec::{BackendSpec, TenantSpec},
-};
+use config::{Config, MessageWire, spec::TenantSpec};
 use dashmap::DashMap;
 use protocol::{
     error::{ErrorKind, Refusal},
-    handshake,
     ids::{BackendId, SessionId, TenantId, ToolsetId},
-    method::Method,
 };
 use records::SessionKey;
 use rules::{
     access::Policy,
-    catalog::{BackendLists, HostedPrompts},
+    catalog::HostedPrompts,
     endpoint::Endpoint,
     sign_in_failures::{Plane, SignInFailureReason},
     toolsets::Toolsets,
@@ -44,26 +40,23 @@ use rules::{
 use self::{
     adoption_locks::AdoptionLocks, auth::SignInWaits, sign_in_failure_log::SignInFailureLog,
 };
-pub use self::{auth::check_endpoint_of, sessions::check_transport, toolsets::catalog_version};
+pub use self::{
+    auth::check_endpoint_of, backend_changes::BackendChanges, sessions::check_transport,
+    toolsets::catalog_version,
+};
 use crate::{
     auth::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,
         KeyringVersion, Keys, PresentedCertificate, RemotePeer, TokenVerifier,
     },
-    backends::{
-        backend::Backend, capability_probe, catalog_refresh, fixed_lists, prober,
-        resources::BackendResources,
-    },
+    backends::{prober, resources::BackendResources},
     maps::SharedMap,
     metrics::Metrics,
     oauth::LoginServers,
     persistence::{BackendVerdict, Stores},
     session_location::SessionLocator,
     sessions::{
-        session::{Session, subscriptions},
-        shared::Shared,
-        stateless::StatelessState,
-        tasks::TaskManager,
+        session::Session, shared::Shared, stateless::StatelessState, tasks::TaskManager,
         tenant::Tenant,
     },
     telemetry::ExporterHandle,
@@ -164,67 +157,6 @@ impl Broker {
         self.stateless.end_of_tenant(id);
         self.end_sessions_of(&tenant, "the tenant was removed");
         tenant.backends().iter().for_each(|backend| backend.close());
-    }
-
-    /// Registers or replaces a backend. The same settings again change nothing, and another list of
-    /// roots changes the running backend.
-    pub fn put_backend(&self, tenant: &TenantId, id: &BackendId, spec: BackendSpec) {
-        let Some(tenant) = self.tenant(tenant) else { return };
-        if let Some(known) = tenant.backend(id)
-            && known.spec.differs_in_roots_alone(&spec)
-        {
-            if known.roots.replace(&spec.roots.list) {
-                announce_roots(&known);
-            }
-            return;
-        }
-        let backend = Backend::new(
-            tenant.id.clone(),
-            id.clone(),
-            spec,
-            self.shared.context.clone(),
-            self.backend_resources.clone(),
-        );
-        if let Some(replaced) = tenant.insert_backend(backend.clone()) {
-            replaced.close();
-            // The old lists serve, marked stale, until the new ones are read.
-            backend.pins.inherit(&replaced.pins);
-            if let Some(lists) = replaced.lists.load_full() {
-                let stale = BackendLists { stale: true, ..(*lists).clone() };
-                backend.pins.publish(&backend.lists, stale);
-            }
-            tenant.publish_catalog();
-            for session in tenant.sessions() {
-                self.shared.running.spawn(subscriptions::resubscribe(session, id.clone()));
-            }
-        }
-        let owner = Arc::downgrade(&tenant);
-        let running = &self.shared.running;
-        if fixed_lists::is_for(&backend) {
-            running.spawn(fixed_lists::run(backend, owner));
-        } else {
-            running.spawn(catalog_refresh::run(backend, capability_probe::complete, owner));
-        }
-    }
-
-    pub fn remove_backend(self: &Arc<Self>, tenant: &TenantId, id: &BackendId) -> bool {
-        let Some(tenant) = self.tenant(tenant) else { return false };
-        let Some(backend) = tenant.remove_backend(id) else { return false };
-        backend.close();
-        tenant.publish_catalog();
-        self.stateless.end_at(&tenant.id, &Endpoint::Single(id.clone()));
-        tenant
-            .sessions()
-            .iter()
-            .for_each(|session| subscriptions::forget_subscriptions_of(session, id));
-        for session in tenant
-            .sessions()
-            .iter()
-            .filter(|session| session.endpoint == Endpoint::Single(id.clone()))
-        {
-            self.close_session(session, "its backend was removed");
-        }
-        true
     }
 
     pub fn backend(&self, tenant: &TenantId, id: &BackendId) -> Option<BackendStatus> {
@@ -443,14 +375,6 @@ impl Broker {
         }
         views.sort_by(|a, b| (&a.tenant, &a.backend, &a.uri).cmp(&(&b.tenant, &b.backend, &b.uri)));
         views
-    }
-}
-
-/// Notifies every open connection of a backend that can ask for the roots of its operator.
-fn announce_roots(backend: &Backend) {
-    let reader = backend.links.reader();
-    for connection in backend.links.all().iter().chain(&reader).filter_map(|link| link.live()) {
-        connection.roots_changed(handshake::notification(Method::RootsListChanged, None));
     }
 }
 

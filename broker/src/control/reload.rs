@@ -20,6 +20,7 @@ use super::{
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
     validation::now_us,
 };
+use crate::broker::BackendChanges;
 
 /// Number of entries that a reload changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -177,10 +178,11 @@ impl Control {
     /// Removes, replaces and registers backends. Returns the number of backends that changed.
     fn apply_backends(&self, old: &Registry, next: &Registry) -> usize {
         let mut changed = 0;
+        let mut changes = BackendChanges::new(&self.broker);
         for (tenant, backend) in
             old.backends.keys().filter(|name| !next.backends.contains_key(*name))
         {
-            self.broker.remove_backend(tenant, backend);
+            changes.remove(tenant, backend);
             changed += 1;
         }
         for ((tenant, backend), entry) in &next.backends {
@@ -188,13 +190,14 @@ impl Control {
             let is_other = before.is_some_and(|before| before.is_other_row(entry));
             if is_other {
                 // Removed and registered again: the new one inherits neither pins nor lists.
-                self.broker.remove_backend(tenant, backend);
+                changes.remove(tenant, backend);
             }
             if is_other || before.is_none_or(|before| before.spec != entry.spec) {
-                self.broker.put_backend(tenant, backend, entry.spec.clone());
+                changes.put(tenant, backend, entry.spec.clone());
                 changed += 1;
             }
         }
+        changes.finish();
         changed
     }
 }
