@@ -100,6 +100,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.podDisruptionBudget.enabled (has (toString .Values.podDisruptionBudget.maxUnavailable) (list "0" "0%")) -}}
 {{- fail "podDisruptionBudget.maxUnavailable is 0: no node could ever be drained" -}}
 {{- end -}}
+{{- if and .Values.service.proxyProtocol (not .Values.trustedProxies) -}}
+{{- fail "service.proxyProtocol is true and trustedProxies is empty: the broker would accept no header" -}}
+{{- end -}}
 {{- if and .Values.monitoring.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.admin) -}}
 {{- fail "monitoring.serviceMonitor.enabled is true and networkPolicy.admin is empty: Prometheus could not read metrics" -}}
 {{- end -}}
@@ -152,6 +155,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $listen := dict "http" (printf "%s:8080" $any) "admin" (printf "%s:9090" $any) "internal" (printf "%s:7400" $any) -}}
 {{- with .Values.trustedProxies -}}
 {{- $_ := set $listen "trusted_proxies" . -}}
+{{- end -}}
+{{- if .Values.service.proxyProtocol -}}
+{{- $_ := set $listen "proxy_protocol" (dict "http" true) -}}
 {{- end -}}
 {{- with .Values.adminTrustedProxies -}}
 {{- $_ := set $listen "admin_trusted_proxies" . -}}
