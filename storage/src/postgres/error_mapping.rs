@@ -29,15 +29,18 @@ pub(super) fn retry_action(error: &sqlx::Error) -> RetryAction {
         sqlx::Error::Database(fault) => match fault.code().as_deref() {
             Some("40001" | "40P01") => RetryAction::Retry,
             Some("0A000") => RetryAction::Reprepare,
-            // The connection was ended by an operator, the crash of another server process, or a
-            // server that starts or stops.
-            Some(code) if code.starts_with("57P") || code.starts_with("08") => {
-                RetryAction::Reconnect
-            }
+            // The connection was ended by an operator, the crash of another server process, a time
+            // limit of the server, or a server that starts or stops.
+            Some(code) if ends_connection(code) => RetryAction::Reconnect,
             _ => RetryAction::None,
         },
         _ => RetryAction::None,
     }
+}
+
+fn ends_connection(code: &str) -> bool {
+    // `idle_in_transaction_session_timeout` and `transaction_timeout`.
+    code.starts_with("57P") || code.starts_with("08") || ["25P03", "25P04"].contains(&code)
 }
 
 /// Returns true if the server refuses connections now and may accept them soon. It starts or stops,
@@ -63,6 +66,12 @@ pub(super) fn refuses_settings(error: &sqlx::Error) -> bool {
 fn is_refusal_of_settings(code: &str, message: &str) -> bool {
     let known = [("08P01", "startup parameter"), ("0A000", "command-line options")];
     known.iter().any(|(known, part)| *known == code && message.contains(part))
+}
+
+/// Returns true if the server refuses the user or the password.
+pub(super) fn is_login_refused(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|fault| fault.code());
+    matches!(code.as_deref(), Some("28P01" | "28000"))
 }
 
 /// SQLSTATE of a write at a server that accepts none.
@@ -96,11 +105,11 @@ pub(super) fn map_error(error: sqlx::Error) -> StoreError {
             match fault.code().as_deref() {
                 Some(OUTDATED) => StoreError::Outdated,
                 Some("53100") => StoreError::Full,
-                // Timeouts of locks and statements, serialization failures, no free connection, out
-                // of memory.
-                Some("55P03" | "57014" | "40001" | "40P01" | "53300" | "53200") => {
-                    StoreError::Busy { detail }
-                }
+                // Timeouts of locks, statements and transactions, serialization failures, no free
+                // connection, out of memory.
+                Some(
+                    "55P03" | "57014" | "25P03" | "25P04" | "40001" | "40P01" | "53300" | "53200",
+                ) => StoreError::Busy { detail },
                 // Damaged data, or a damaged index.
                 Some("XX001" | "XX002") => StoreError::Corrupt { detail },
                 Some(code) if is_outage(code) => StoreError::Unavailable { detail },
@@ -152,7 +161,61 @@ pub(super) fn is_orphan(error: &sqlx::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{borrow::Cow, error::Error, fmt};
+
+    use sqlx::error::DatabaseError;
+
     use super::*;
+
+    /// An error of the server with this SQLSTATE.
+    #[derive(Debug)]
+    struct ServerError(&'static str);
+
+    impl fmt::Display for ServerError {
+        fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str(self.message())
+        }
+    }
+
+    impl Error for ServerError {}
+
+    impl DatabaseError for ServerError {
+        fn message(&self) -> &str {
+            "terminating connection"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn a_time_limit_of_the_server_ends_the_connection_and_not_the_store() {
+        for code in ["25P03", "25P04", "57P05"] {
+            let error = || sqlx::Error::Database(Box::new(ServerError(code)));
+            assert_eq!(retry_action(&error()), RetryAction::Reconnect, "{code}");
+            assert!(!keeps_connection_usable(&error()), "{code}");
+            let mapped = map_error(error());
+            assert!(!matches!(mapped, StoreError::Refused { .. }), "{code}: {mapped:?}");
+        }
+        assert!(keeps_connection_usable(&sqlx::Error::Database(Box::new(ServerError("57014")))));
+    }
 
     #[test]
     fn refusals_of_settings_are_told_from_other_errors() {

@@ -145,14 +145,30 @@ impl Pool {
 
     async fn connect(&self) -> Result<Live, sqlx::Error> {
         let generation = self.generation.load(Ordering::Acquire);
-        let base = self.login.options().await;
-        let connection = self.path.options(&base, &self.settings).connect().await?;
+        let connection = self.log_in().await?;
         // A pooler accepts connections also while the server is silent.
         if self.begin.is_none() {
             self.record_activity();
         }
         let now = Instant::now();
         Ok(Live { connection, replace_at: now + LIFETIME, idle_since: now, generation })
+    }
+
+    /// Connects with the present login, or with the last accepted one if the server refuses it.
+    async fn log_in(&self) -> Result<PgConnection, sqlx::Error> {
+        let login = self.login.current().await;
+        let refusal = match self.path.options(&login.options, &self.settings).connect().await {
+            Ok(connection) => {
+                self.login.record_accepted(login);
+                return Ok(connection);
+            }
+            Err(error) if error_mapping::is_login_refused(&error) => error,
+            Err(error) => return Err(error),
+        };
+        let Some(accepted) = self.login.accepted_before(&login) else { return Err(refusal) };
+        let connection = self.path.options(&accepted.options, &self.settings).connect().await?;
+        tracing::warn!(error = %refusal, "PostgreSQL refuses the changed login: a new connection uses the earlier one");
+        Ok(connection)
     }
 
     /// Returns a new connection in place of an old one. A full server, or one that refuses the

@@ -2,6 +2,9 @@
 //! passwords expire within minutes. Each new connection therefore uses the login that the file with
 //! the URL has by then, or the password file of PostgreSQL. Open connections stay.
 //!
+//! The file may change before the server does. If the server refuses the changed login, new
+//! connections use the last login that it accepted.
+//!
 //! Invariant: only the login changes. A file with another server or database has no effect before
 //! the next start.
 
@@ -16,12 +19,16 @@ use crate::{StoreError, url_login};
 pub(super) struct ServerLogin {
     /// `None`: no file holds the URL.
     file: Option<PathBuf>,
-    in_force: Mutex<LoginInForce>,
+    in_force: Mutex<DatabaseLogin>,
+    /// The last login that the server accepted.
+    accepted: Mutex<Option<DatabaseLogin>>,
 }
 
-struct LoginInForce {
+/// A login as the file had it at one time.
+#[derive(Clone)]
+pub(super) struct DatabaseLogin {
     url: String,
-    options: PgConnectOptions,
+    pub(super) options: PgConnectOptions,
 }
 
 impl ServerLogin {
@@ -30,18 +37,38 @@ impl ServerLogin {
         let parsed = parsed(&options.url).ok_or_else(|| StoreError::Unavailable {
             detail: "storage.url is not a PostgreSQL URL this build understands".into(),
         })?;
-        let in_force = LoginInForce { url: options.url.clone(), options: parsed };
-        Ok(Arc::new(Self { file: options.url_file.clone(), in_force: Mutex::new(in_force) }))
+        let in_force = DatabaseLogin { url: options.url.clone(), options: parsed };
+        Ok(Arc::new(Self {
+            file: options.url_file.clone(),
+            in_force: Mutex::new(in_force),
+            accepted: Mutex::default(),
+        }))
     }
 
     /// Returns how to connect now.
     pub(super) async fn options(self: &Arc<Self>) -> PgConnectOptions {
+        self.current().await.options
+    }
+
+    /// Returns the login of the file, or the last one that it had.
+    pub(super) async fn current(self: &Arc<Self>) -> DatabaseLogin {
         if self.may_change() {
             let login = Arc::clone(self);
             // The files may be slow. After a panic the known login stays.
             let _read = tokio::task::spawn_blocking(move || login.read_again()).await;
         }
-        self.in_force.lock().options.clone()
+        self.in_force.lock().clone()
+    }
+
+    pub(super) fn record_accepted(&self, login: DatabaseLogin) {
+        *self.accepted.lock() = Some(login);
+    }
+
+    /// Returns the last login that the server accepted, if it may differ from a refused one. A
+    /// password file may have another password for the same URL by now.
+    pub(super) fn accepted_before(&self, refused: &DatabaseLogin) -> Option<DatabaseLogin> {
+        let accepted = self.accepted.lock().clone();
+        accepted.filter(|accepted| accepted.url != refused.url || !has_password(&refused.url))
     }
 
     fn may_change(&self) -> bool {
@@ -61,7 +88,7 @@ impl ServerLogin {
         };
         // The driver reads the password file.
         if let Some(options) = parsed(&url) {
-            *self.in_force.lock() = LoginInForce { url, options };
+            *self.in_force.lock() = DatabaseLogin { url, options };
         }
     }
 }

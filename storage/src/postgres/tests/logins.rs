@@ -9,6 +9,10 @@ use crate::{ConfigStore, DurableStore, StoreError};
 async fn revoke(server: &PostgresServer, role: &str) {
     let login = format!("ALTER ROLE {role} NOLOGIN");
     server.sql(&server.url(), &login).await;
+    end_connections(server, role).await;
+}
+
+async fn end_connections(server: &PostgresServer, role: &str) {
     let end = format!(
         "SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE usename = '{role}'"
     );
@@ -77,9 +81,25 @@ async fn new_connections_use_the_login_that_the_file_has_by_then() {
     })
     .await;
 
+    // The file may change before the server.
+    std::fs::write(&file, url_of(&server, "later")).unwrap();
+    end_connections(&server, "second").await;
+    testkit::eventually("the login that the server still accepts", async || {
+        let name = user(&store).await;
+        if name.as_deref() == Ok("second") { Ok(()) } else { Err(name) }
+    })
+    .await;
+    server.sql(&server.url(), "CREATE ROLE later LOGIN SUPERUSER").await;
+    end_connections(&server, "second").await;
+    testkit::eventually("the login of the file", async || {
+        let name = user(&store).await;
+        if name.as_deref() == Ok("later") { Ok(()) } else { Err(name) }
+    })
+    .await;
+
     // Another database needs a restart.
     std::fs::write(&file, format!("{}_", server.url())).unwrap();
-    revoke(&server, "second").await;
+    revoke(&server, "later").await;
     testkit::eventually("the refusal of the last login", async || match user(&store).await {
         Err(StoreError::Unavailable { .. }) => Ok(()),
         other => Err(other),
