@@ -21,8 +21,9 @@ on_ground() {
     echo "== on $1"
     # These modules choose their stores themselves.
     if cargo nextest --version >/dev/null 2>&1; then
-        MCP_BROKER_TEST_ON=$1 cargo nextest run --locked -p mcp-broker --test it --no-fail-fast \
-            -E 'not test(/^(chaos|clocks|cluster|cluster_outages|cluster_streams|failover|peers|replicas|starts)::/)'
+        # Of the whole workspace, as `make test` builds it: another selection of crates builds their dependencies again.
+        MCP_BROKER_TEST_ON=$1 cargo nextest run --locked --workspace --no-fail-fast \
+            -E 'package(mcp-broker) & binary(it) & not test(/^(chaos|clocks|cluster|cluster_outages|cluster_streams|failover|peers|replicas|starts)::/)'
     else
         MCP_BROKER_TEST_ON=$1 cargo test --locked -p mcp-broker --test it --no-fail-fast -- --skip chaos:: --skip clocks:: \
             --skip cluster --skip failover:: --skip peers:: --skip replicas:: --skip starts::
@@ -31,7 +32,7 @@ on_ground() {
 
 peers_alone() {
     echo "== peers on sqlite and on postgres"
-    cargo test --locked -p mcp-broker --test it --no-fail-fast -- --ignored on_sqlite on_postgres --test-threads "$(nproc)"
+    cargo test --locked --workspace --test it --no-fail-fast -- --ignored on_sqlite on_postgres --test-threads "$(nproc)"
 }
 
 if [ "${1:-}" = grounds ]; then

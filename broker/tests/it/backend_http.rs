@@ -9,7 +9,9 @@ use crate::{alone_with, broker_with, builder, echo, kind, text_of};
 
 #[tokio::test]
 async fn b_life_01_the_complete_handshake_is_sent_first() {
-    let (broker, backend) = echo().await;
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let broker = broker_with(&backend).await;
     broker.connected(json!({})).await.call("b__echo", json!({})).await;
     let seen: Vec<RecordedRequest> = backend
         .recorded()
