@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::{
     args::{CatalogCommand, PromptCommand, ToolsetCommand},
-    bodies::read_json,
     client::{AdminClient, ClientError, with_query},
+    input_files::read_json,
     output::{CommandOutput, json_document, remove, render, render_list, warnings},
     table::{self, Column},
 };

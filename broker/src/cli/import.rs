@@ -7,8 +7,8 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 
 use super::{
-    bodies::read_json,
     client::{AdminClient, ClientError, escape},
+    input_files::read_json,
     prompt,
     server_json::{ImportError, MissingInput, ServerJson},
 };

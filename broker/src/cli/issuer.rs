@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::{
     args::IssuerCommand,
-    bodies::read_json,
     client::{AdminClient, ClientError},
+    input_files::read_json,
     output::{CommandOutput, remove, render, render_list},
     table::{self, Column},
 };

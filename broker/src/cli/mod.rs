@@ -19,6 +19,7 @@ mod counts;
 #[cfg(test)]
 mod doc_commands;
 mod import;
+mod input_files;
 mod issuer;
 mod key_args;
 mod operator;

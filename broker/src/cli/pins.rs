@@ -9,9 +9,9 @@ use rules::pins::LockFile;
 use serde_json::{Value, json};
 
 use super::{
-    bodies::read_file,
     client::{AdminClient, ClientError, escape},
     common_args::{OutputOptions, TenantArg},
+    input_files::read_file,
     key_args::PinCommand,
     output::{CommandOutput, escaped, render},
     table::{self, Column},

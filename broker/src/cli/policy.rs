@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     args::PolicyCommand,
-    bodies::read_json,
     client::{AdminClient, ClientError, with_query},
+    input_files::read_json,
     output::{CommandOutput, json_document, remove, render, render_list, warnings},
     table::{self, Column},
 };
