@@ -121,6 +121,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_accepted_login_is_tried_again_only_if_it_may_differ() {
+        let login =
+            |url: &str| DatabaseLogin { url: url.to_owned(), options: parsed(url).unwrap() };
+        let options = PostgresOptions {
+            url: "postgres://ada:old@db/x".to_owned(),
+            url_file: None,
+            migrate: false,
+            connect_timeout: std::time::Duration::ZERO,
+        };
+        let logins = ServerLogin::new(&options).unwrap();
+        assert!(logins.accepted_before(&login("postgres://ada:new@db/x")).is_none());
+        logins.record_accepted(login(&options.url));
+        let earlier = logins.accepted_before(&login("postgres://ada:new@db/x")).unwrap();
+        assert_eq!(earlier.url, options.url);
+        assert!(logins.accepted_before(&login(&options.url)).is_none(), "it was just refused");
+        logins.record_accepted(login("postgres://ada@db/x"));
+        let same = logins.accepted_before(&login("postgres://ada@db/x"));
+        assert!(same.is_some(), "its password file may have changed");
+    }
+
     #[tokio::test]
     async fn a_file_changes_the_user_but_not_the_server() {
         let folder = tempfile::tempdir().unwrap();
