@@ -30,7 +30,7 @@ help:
 
 run:
 	@scripts/need-toolchain.sh
-	@echo "make run: building the broker in $(CARGO_OUTPUT)/quick. The first time takes about 5 minutes on two processors and less on more; after a change it takes some ten seconds. For measurements use make dist." >&2
+	@echo "make run: building the broker in $(CARGO_OUTPUT)/quick. The first time takes about 5 minutes on two processors and less on more; after a change it takes 15 to 30 seconds. For measurements use make dist." >&2
 	@cargo build --profile quick --locked -p mcp-broker
 	@exec "$(CARGO_OUTPUT)/quick/mcp-broker" demo
 
